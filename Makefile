@@ -1,0 +1,37 @@
+# Two commands set up everything: `make demo` and `make test`. Both make .venv on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+COMEM := $(BIN)/comem
+
+.PHONY: demo test lint format clean
+
+demo: .venv/installed
+	$(COMEM) models pull
+	$(COMEM) ingest examples/handbook --store stores/handbook --split 3
+	$(COMEM) ask stores/handbook "Who looks after the telescope mirror?"
+
+test: .venv/installed-test lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/installed-test: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@ .venv/installed
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,1 @@
+"""Folders to files, files to text, text to token chunks with spans."""

@@ -1,0 +1,1 @@
+"""Benchmark tasks, scorers and baselines."""

@@ -1,0 +1,1 @@
+"""Contracts, timing boundaries, break-even and statistics."""

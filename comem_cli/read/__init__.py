@@ -1,0 +1,1 @@
+"""Pack selected residuals with a question and run the upper half over them."""

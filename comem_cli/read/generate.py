@@ -1,0 +1,150 @@
+"""Read: run [j:L) over a pack and decode an answer with two KV caches.
+
+Pack: [BOS; chunk residuals in document order; h_j(query)], positions fresh and contiguous, full causal attention (the
+paper's §4). The lower half caches the query and the generated prefix at query-local positions from 0; the upper half
+caches the whole pack, which is never rerun for an output token. At j = 0 the residuals are token embeddings and this is
+the matched replay of the same pack through every layer. This module knows nothing of stores or text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopPLogitsWarper
+
+from comem_cli.errors import UsageError
+from comem_cli.model.split import SplitModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Choose how tokens are drawn: temperature 0 is greedy; an end-of-sequence id stops."""
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    eos_ids: tuple[int, ...] = ()
+
+
+@dataclass
+class Generation:
+    """Hold what one Read produced.
+
+    ids: the new token ids, without the end-of-sequence id. timing_ms: boundary -> ms of `query_write` (lower half over
+    BOS and query), `read` (upper half over the pack, first logits), `decode` (every further token).
+    """
+
+    ids: list[int]
+    pack_tokens: int
+    finish: str  # "eos" | "length" | "stop"
+    timing_ms: dict[str, float] = field(default_factory=dict)
+
+
+class Clock:
+    """Measure wall time in ms between marks, waiting for the accelerator first."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = self._now()
+
+    def lap(self) -> float:
+        """Return the ms since the last lap."""
+        now = self._now()
+        passed, self._last = (now - self._last) * 1e3, now
+        return passed
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
+        return time.perf_counter()
+
+
+class Reader:
+    """Answer questions over packs with one split model."""
+
+    def __init__(self, split: SplitModel, bos_id: int | None) -> None:
+        self.split = split
+        self._bos = bos_id
+
+    def rows_from_ids(self, ids: Sequence[int]) -> torch.Tensor:
+        """Embed token ids for a replay pack: (n,) -> (n, d); only meaningful at j = 0."""
+        return self.split.lower(self._tensor(ids))[0]
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        rows: torch.Tensor,
+        query: Sequence[int],
+        sampling: Sampling,
+        on_token: Callable[[int], bool] | None = None,
+    ) -> Generation:
+        """Read one pack and decode: rows (n, d) on any device, query ids -> a Generation.
+
+        on_token receives each new id as it is drawn and returns True to stop there.
+        Raises UsageError for an empty question.
+        """
+        if not query:
+            raise UsageError("the question has no tokens", "ask a question in words")
+        clock = Clock(self.split.device)
+        lower_cache, upper_cache = self.split.lower_cache(), self.split.upper_cache()
+        pack = self.pack(rows, query, lower_cache)
+        timing = {"query_write": clock.lap()}
+        logits = self.split.upper(pack, upper_cache)
+        draw = _Sampler(sampling)
+        token = draw(logits)
+        timing["read"] = clock.lap()
+        ids: list[int] = []
+        finish = "length"
+        while True:
+            if token in sampling.eos_ids:
+                finish = "eos"
+                break
+            ids.append(token)
+            if on_token is not None and on_token(token):
+                finish = "stop"
+                break
+            if len(ids) >= sampling.max_new_tokens:
+                break
+            h = self.split.lower(self._tensor([token]), lower_cache)
+            token = draw(self.split.upper(h, upper_cache))
+        timing["decode"] = clock.lap()
+        return Generation(ids, pack.shape[1], finish, timing)
+
+    def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: object) -> torch.Tensor:
+        """Assemble [BOS; rows; h_j(query)]: (1, n + 1 + q, d) in the compute dtype; fills the lower cache."""
+        split = self.split
+        parts = [rows.to(split.device, split.dtype)[None]]
+        if self._bos is not None:
+            parts.insert(0, split.lower(self._tensor([self._bos])))
+        parts.append(split.lower(self._tensor(query), lower_cache))  # type: ignore[arg-type]
+        return torch.cat(parts, dim=1)
+
+    def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([list(ids)], dtype=torch.int64, device=self.split.device)
+
+
+class _Sampler:
+    """Draw one id from the last position's logits."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._greedy = sampling.temperature == 0.0
+        if not self._greedy:
+            self._temperature = TemperatureLogitsWarper(float(sampling.temperature))
+            self._top_p = TopPLogitsWarper(sampling.top_p) if sampling.top_p < 1.0 else None
+            self._generator = torch.Generator().manual_seed(sampling.seed)
+
+    def __call__(self, logits: torch.Tensor) -> int:
+        last = logits[:, -1].float()  # (1, vocab)
+        if self._greedy:
+            return int(last.argmax(-1).item())
+        last = self._temperature(None, last)
+        if self._top_p is not None:
+            last = self._top_p(None, last)
+        weights = torch.softmax(last, -1).cpu()
+        return int(torch.multinomial(weights, 1, generator=self._generator).item())

@@ -1,0 +1,1 @@
+"""Choose the chunks that answer a question."""

@@ -1,0 +1,1 @@
+"""Residuals, token ids and the catalogue on disk, with one commit point."""
