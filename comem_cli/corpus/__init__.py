@@ -1,1 +1,1 @@
-"""Folders to files, files to text, text to token chunks with spans."""
+"""From paths to token chunks: walk finds files, extract reads them, chunk cuts them with byte and line spans."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +28,9 @@ def partition_error(model: PreTrainedModel, ids: Sequence[int], splits: Sequence
     """Return max |Δlogit| between lower-then-upper and the stock forward over every split (contract 1)."""
     batch = _batch(model, ids)
     stock = model(batch, use_cache=False).logits
-    layers = len(model.base_model.layers)
+    base: Any = model.base_model
     worst = 0.0
-    for j in range(layers + 1) if splits is None else splits:
+    for j in range(len(base.layers) + 1) if splits is None else splits:
         split = SplitModel(model, j)
         logits = split.upper(split.lower(batch), keep=0)
         worst = max(worst, float((logits - stock).abs().max()))
@@ -50,7 +51,8 @@ def replay_mismatches(
 
 def stock_generate(model: PreTrainedModel, prompt: torch.Tensor, new_tokens: int) -> list[int]:
     """Run Transformers' own greedy `generate` for exactly `new_tokens` tokens, end-of-sequence ids ignored."""
-    out = model.generate(
+    generate: Any = model.generate
+    out = generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
         do_sample=False,
@@ -129,7 +131,9 @@ def write_bits_changed(split: SplitModel, chunks: Sequence[bytes], shapes: Seque
     return sum(first[i] != second[i] for i in range(len(chunks)))
 
 
-def _write_all(split: SplitModel, chunks: Sequence[bytes], order: Sequence[int], shapes: Sequence[Shape]) -> dict[int, bytes]:
+def _write_all(
+    split: SplitModel, chunks: Sequence[bytes], order: Sequence[int], shapes: Sequence[Shape]
+) -> dict[int, bytes]:
     writer = BatchWriter(split, shapes)
     written: dict[int, bytes] = {}
     for number in order:

@@ -45,7 +45,7 @@ class SplitModel:
                 f"model family '{family}' is not proved exact under a split",
                 f"use a model of one of these families: {', '.join(PROVED_FAMILIES)}",
             )
-        base = model.base_model
+        base: Any = model.base_model
         layers = len(base.layers)
         if not 0 <= split <= layers:
             raise UsageError(f"split {split} is outside 0..{layers}", f"pass --split between 0 and {layers}")
@@ -53,7 +53,7 @@ class SplitModel:
         self.split = split
         self.n_layers = layers
         self.width = int(model.config.hidden_size)
-        self._embed = model.get_input_embeddings()
+        self._embed: Any = model.get_input_embeddings()
         self._lower = _view(base, 0, split)
         self._lower._modules["norm"] = nn.Identity()
         self._upper = _share(model)
@@ -124,7 +124,7 @@ def _share(module: nn.Module) -> Any:
     return clone
 
 
-def _view(base: nn.Module, first: int, last: int) -> Any:
+def _view(base: Any, first: int, last: int) -> Any:
     """Copy a base model that holds layers [first:last) only, sharing every weight."""
     view = _share(base)
     config = copy.deepcopy(base.config)

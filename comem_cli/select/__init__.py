@@ -1,1 +1,1 @@
-"""Choose the chunks that answer a question."""
+"""Select: the BM25 index over token ids and the selectors that pick a question's chunks from it."""

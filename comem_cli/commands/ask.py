@@ -1,0 +1,109 @@
+"""`comem ask`: answer questions from a store, with sources."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comem_cli.commands import options
+from comem_cli.errors import StaleSourcesError, UsageError
+from comem_cli.output import out, stdout_is_terminal
+
+if TYPE_CHECKING:
+    from comem_cli.read.ask import Asked, AskOptions
+
+
+def ask(
+    store: Annotated[str, typer.Argument(metavar="[STORE] QUESTION", help="Store, then question.")],
+    question: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
+    hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus of the distribution to draw from.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    template: Annotated[str | None, typer.Option(help="Prompt with {question}; '{question}' alone is raw.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; repeatable.")] = None,
+    arm: Annotated[str, typer.Option(help="comem, replay (all layers over the same chunks) or both.")] = "comem",
+    fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Answer a question from a store and name the sources.
+
+    With QUESTION '-', read JSON lines {"question": ...} from stdin and answer each on one line; other fields are
+    passed through, and the model is loaded once.
+    """
+    batch = (question if question is not None else store) == "-"
+    out.configure(json=json or batch, quiet=quiet)
+    target = Path(store) if question is not None else options.only_store()
+    text = question if question is not None else store
+    out.note(f"opening {target} ...")
+    from comem_cli.read.ask import AskOptions
+
+    chosen = AskOptions(
+        top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype
+    ).checked()
+    if batch:
+        _batch(target, model, chosen)
+    else:
+        _single(target, model, text, chosen, fail_stale)
+
+
+def _single(target: Path, model: str | None, question: str, chosen: AskOptions, fail_stale: bool) -> None:
+    from comem_cli.read.ask import Asker, require_question
+
+    require_question(question, chosen)
+    with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
+        live = not out.json and chosen.arm != "both" and stdout_is_terminal()
+        asked = asker.ask(question, on_text=out.piece if live else None)
+    if out.json:
+        out.document(asked.to_json())
+    else:
+        _show(asked, streamed=live)
+    stale = [source.places[0].path for source in asked.sources if source.stale]
+    if stale and fail_stale:
+        raise StaleSourcesError(f"{stale[0]} changed after it was ingested", f"comem ingest PATH --store {target}")
+
+
+def _show(asked: Asked, *, streamed: bool) -> None:
+    if streamed:
+        out.text()
+    elif len(asked.answers) == 1:
+        out.text(asked.answers[0].text)
+    else:
+        for answer in asked.answers:
+            ms = answer.timing_ms
+            out.text(f"{answer.arm}: {answer.text}")
+            out.text(f"  read {ms['read']:.0f} ms, decode {ms['decode']:.0f} ms, {len(answer.ids)} tokens")
+        out.text(f"agree: {'yes' if asked.agree else 'no'}")
+    out.text()
+    out.text("Sources")
+    for number, source in enumerate(asked.sources, 1):
+        stale = "  (changed since ingest)" if source.stale else ""
+        first, *others = [f"{place.path}:{place.line_first}-{place.line_last}" for place in source.places]
+        also = f"  also {', '.join(others)}" if others else ""
+        out.text(f"[{number}] {first}  {source.score:.2f}{also}{stale}")
+
+
+def _batch(target: Path, model: str | None, chosen: AskOptions) -> None:
+    from comem_cli.read.ask import Asker
+
+    if options.stdin_is_terminal():
+        raise UsageError("no questions on stdin", """echo '{"question": "..."}' | comem ask STORE -""")
+    code = 0
+    with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
+        for number, line in enumerate(sys.stdin, 1):
+            if line.strip():
+                answer: dict[str, Any] = asker.ask_line(line, number)
+                out.event(answer)
+                code = code or answer.get("exit_code", 0)
+    if code:
+        raise typer.Exit(code)

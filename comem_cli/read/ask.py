@@ -1,0 +1,202 @@
+"""Ask a store: checks in the order in which they cost, the model loaded once and only for a question with evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from comem_cli.errors import ComemError, UsageError
+from comem_cli.model import load
+from comem_cli.read.evidence import Evidence, EvidenceFinder, Source, room_for_pack
+from comem_cli.read.text import STOP, TEMPLATE, render
+from comem_cli.select.bm25 import IterativeBm25
+from comem_cli.select.store_index import index_path
+from comem_cli.store.identify import require_model
+from comem_cli.store.reader import StoreReader
+from comem_cli.store.writer import COMPUTE_DTYPE
+
+if TYPE_CHECKING:
+    from comem_cli.read.session import Answer, Session
+
+SCHEMA = 1
+BOUNDARY = "selected-pack read"  # what `read` times: [j:L) over the pack, up to the first logits
+ARMS = {"comem": ("comem",), "replay": ("replay",), "both": ("comem", "replay")}
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """Hold what the user asked for; `stop` None means the defaults that go with the default template."""
+
+    top_k: int = 12
+    hop: int = 4
+    rounds: int = 3
+    arm: str = "comem"
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    template: str | None = None
+    stop: Sequence[str] | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def checked(self) -> AskOptions:
+        """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
+        if self.arm not in ARMS:
+            raise UsageError(f"unknown arm '{self.arm}'", f"pass --arm {', '.join(ARMS)}")
+        if self.max_new_tokens < 1:
+            raise UsageError(f"--max-new-tokens {self.max_new_tokens} is below 1", "pass --max-new-tokens 64")
+        if not self.temperature >= 0:
+            raise UsageError(f"--temperature {self.temperature} is below 0", "pass --temperature 0 for greedy answers")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"--top-p {self.top_p} is outside (0, 1]", "pass --top-p 1")
+        IterativeBm25(self.top_k, self.hop, self.rounds)
+        stop = self.stop if self.stop is not None else STOP if self.template is None else ()
+        return replace(self, template=self.template or TEMPLATE, stop=tuple(stop))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Hold a question's answers (one an arm) and sources, with what is needed to report them."""
+
+    question: str
+    answers: tuple[Answer, ...]
+    sources: tuple[Source, ...]
+    facts: dict[str, Any]
+
+    @property
+    def agree(self) -> bool:
+        """Tell whether all arms produced the same token ids."""
+        return len({answer.ids for answer in self.answers}) == 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer format: one arm flat, two arms under their names with `agree`."""
+        head: dict[str, Any] = {"schema": SCHEMA, "question": self.question}
+        if len(self.answers) == 1:
+            head |= {**self.answers[0].to_json(), "arm": self.answers[0].arm}
+        else:
+            head |= {answer.arm: answer.to_json() for answer in self.answers} | {"agree": self.agree}
+        return head | {"sources": [source.to_json() for source in self.sources], **self.facts}
+
+
+class Asker:
+    """Answer questions over one snapshot of a store; a context manager.
+
+    Opening checks store (10), model (12) and index (15); a question is refused before the model is loaded where it is
+    empty or too long (2) or no chunk matches (4). note and warn receive one line each.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        resolve: Callable[[], load.ModelFiles],
+        options: AskOptions,
+        *,
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._note, self._warn = note, warn
+        self._session: Session | None = None
+        with ExitStack() as stack:
+            self._reader = stack.enter_context(StoreReader(store))
+            self._files = resolve()
+            self._identity = load.identity(self._files)
+            require_model(self._reader.fingerprint, self._identity)
+            index_path(self._reader)
+            self._tokenizer = load.tokenizer(self._files)
+            selector = IterativeBm25(options.top_k, options.hop, options.rounds)
+            self._finder = stack.enter_context(EvidenceFinder(self._reader, self._tokenizer, selector))
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Asked:
+        """Select, read and answer; on_text receives the text of a single arm as it settles."""
+        options = self._options
+        query = self._encode(render(options.template or TEMPLATE, question))
+        room = room_for_pack(self._identity, len(query), options.max_new_tokens)
+        evidence = self._finder.find(question, room)
+        session = self._session or self._load()
+        answers = tuple(self._answer(session, evidence, query, arm, on_text) for arm in ARMS[options.arm])
+        return Asked(question, answers, evidence.sources, self._facts())
+
+    def ask_line(self, line: str, number: int) -> dict[str, Any]:
+        """Answer one JSON line; other fields are passed through, an error becomes fields of its own.
+
+        A store that turns out damaged is raised, as for a single question.
+        """
+        try:
+            given = json.loads(line)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict) or not isinstance(given.get("question"), str):
+            hint = '{"question": "..."}'
+            return {"line": number, "error": f"not a JSON object with a question, as {hint}", "exit_code": 2}
+        try:
+            return {**given, **self.ask(given["question"]).to_json()}
+        except ComemError as error:
+            if error.exit_code not in (2, 4):
+                raise
+            return {**given, "error": error.message, "exit_code": error.exit_code}
+
+    def _answer(
+        self, session: Session, evidence: Evidence, query: list[int], arm: str, on_text: Callable[[str], None] | None
+    ) -> Answer:
+        from comem_cli.read.generate import Sampling
+
+        options = self._options
+        sampling = Sampling(
+            options.max_new_tokens, options.temperature, options.top_p, options.seed, self._identity.eos_ids
+        )
+        return session.answer(evidence, query, arm, sampling, options.stop or (), on_text)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _load(self) -> Session:
+        self._note(f"loading {self._files.name} ...")
+        from comem_cli.model.device import DTYPES, pick
+        from comem_cli.read.session import Session
+
+        stored = self._reader.recorded.get(COMPUTE_DTYPE, "none")
+        wanted = self._options.dtype
+        if wanted == "auto" and stored in DTYPES:
+            wanted = stored
+        elif stored not in ("none", wanted):
+            self._warn(f"the store was written in {stored}, this answer is computed in {wanted}")
+        split, layers = self._reader.fingerprint.split, self._identity.n_layers
+        if self._options.arm != "replay" and split * 6 > layers:
+            self._warn(
+                f"split {split} of {layers} layers without an adapter: answers are likely wrong; compare --arm both"
+            )
+        model = load.load(self._files, *pick(self._options.device, wanted))
+        self._session = Session(self._reader, model, self._identity, self._tokenizer)
+        return self._session
+
+    def _facts(self) -> dict[str, Any]:
+        reader = self._reader
+        return {
+            "boundary": BOUNDARY,
+            "split": reader.fingerprint.split,
+            "model": self._identity.name,
+            "store_id": reader.store_id,
+            "generation": reader.generation,
+        }
+
+
+def require_question(question: str, options: AskOptions) -> None:
+    """Refuse an empty question or a template without a place for it, before anything is opened."""
+    render(options.template or TEMPLATE, question)

@@ -1,0 +1,120 @@
+"""Answer questions over one store with one loaded model.
+
+Two arms over the identical pack: `comem` reads stored residuals through [j:L); `replay` is the matched j = 0 endpoint,
+which runs the chunks' token ids through every layer. The paper's §4 and §5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from comem_cli.model.load import ModelIdentity
+from comem_cli.model.split import SplitModel
+from comem_cli.read.evidence import Evidence
+from comem_cli.read.generate import Clock, Generation, Reader, Sampling
+from comem_cli.read.text import TextStream
+from comem_cli.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    import tokenizers
+    from transformers import PreTrainedModel
+
+ARMS = ("comem", "replay")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Hold one arm's answer: its text and ids, tokens of the pack, why it ended, ms by timing boundary."""
+
+    arm: str
+    text: str
+    ids: tuple[int, ...]
+    pack_tokens: int
+    finish: str
+    timing_ms: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the answer format."""
+        timing = {name: round(ms, 3) for name, ms in self.timing_ms.items()}
+        return {
+            "answer": self.text,
+            "finish": self.finish,
+            "pack_tokens": self.pack_tokens,
+            "new_tokens": len(self.ids),
+            "timing_ms": timing,
+        }
+
+
+class Session:
+    """Hold the model's two arms and one reused buffer for residuals."""
+
+    def __init__(
+        self,
+        store: StoreReader,
+        model: PreTrainedModel,
+        identity: ModelIdentity,
+        tokenizer: tokenizers.Tokenizer,
+    ) -> None:
+        self._store = store
+        self._tokenizer = tokenizer
+        split = store.fingerprint.split
+        self._readers = {
+            "comem": Reader(SplitModel(model, split), identity.bos_id),
+            "replay": Reader(SplitModel(model, 0), identity.bos_id),
+        }
+        self._buffer = torch.empty(0, store.width, dtype=torch.bfloat16)
+
+    def answer(
+        self,
+        evidence: Evidence,
+        query: Sequence[int],
+        arm: str,
+        sampling: Sampling,
+        stop: Sequence[str] = (),
+        on_text: Callable[[str], None] | None = None,
+    ) -> Answer:
+        """Read the pack with one arm and generate; on_text receives the text as it settles.
+
+        Raises: CorruptStoreError (13) where a residual does not match the catalogue.
+        """
+        reader = self._readers[arm]
+        clock = Clock(reader.split.device)
+        rows = self._rows(evidence, reader)
+        fetch_ms = clock.lap()
+        stream = TextStream(self._tokenizer, stop)
+
+        def on_token(token: int) -> bool:
+            piece = stream.push(token)
+            if on_text is not None and piece:
+                on_text(piece)
+            return stream.stopped
+
+        done: Generation = reader.generate(rows, query, sampling, on_token)
+        rest = stream.finish()
+        if on_text is not None and rest:
+            on_text(rest)
+        timing = {"select": evidence.select_ms, "fetch": fetch_ms, **done.timing_ms}
+        return Answer(arm, stream.text.strip(), tuple(done.ids), done.pack_tokens, done.finish, timing)
+
+    def _rows(self, evidence: Evidence, reader: Reader) -> torch.Tensor:
+        """Get the pack's residuals (n, d): fetched where the arm has a split, embedded from ids at j = 0."""
+        if reader.split.split == 0:
+            ids = np.frombuffer(b"".join(chunk.ids for chunk in evidence.pack), dtype="<u4")
+            with torch.inference_mode():
+                return reader.rows_from_ids(ids.tolist())
+        if self._buffer.shape[0] < evidence.tokens:
+            self._buffer = torch.zeros(evidence.tokens, self._store.width, dtype=torch.bfloat16)
+        rows = self._buffer[: evidence.tokens]
+        self._store.fetch([chunk.id for chunk in evidence.pack], _memory(rows))
+        return rows
+
+
+def _memory(rows: torch.Tensor) -> memoryview:
+    """Return the bytes of a CPU tensor, (n, d) bf16, without a copy."""
+    numbers: Any = rows.view(torch.uint16).numpy()
+    return memoryview(numbers)

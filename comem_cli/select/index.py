@@ -1,0 +1,265 @@
+"""Build, check and search the Lucene index of a store's chunks over their token ids.
+
+One Lucene document a chunk: field `contents` holds its ids as decimal terms, field `id` its chunk id (stored). An
+index is one folder, built aside and renamed, never changed afterwards; reading it takes no lock and writes nothing.
+Lucene's internal order never shows: `search` returns every chunk that ties at the cut. Java starts on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from comem_cli.errors import ComemError, CorruptStoreError, IndexStaleError, NoSpaceError, from_os_error
+from comem_cli.select.jvm import start_jvm
+from comem_cli.select.selector import Hit, decode_ids
+
+WRITE_BUFFER_MB = 128.0
+SPARE_HITS = 32  # fetched beyond the cut, so that most ties are seen at once
+ALL = 2**31 - 1  # count and score every match; also: no limit on clauses
+
+
+class Bm25Index:
+    """An open index; threads may share it. Made by `open_index`; close it or use it in a `with`."""
+
+    def __init__(self, path: Path, directory: Any, reader: Any) -> None:
+        lucene = _lucene()
+        self.path = path
+        self.count: int = reader.numDocs()
+        self._directory, self._reader = directory, reader
+        self._queries = lucene.QueryBuilder(lucene.WhitespaceAnalyzer())
+        self._searchers: dict[tuple[float, float], Any] = {}
+        lucene.IndexSearcher.setMaxClauseCount(ALL)
+
+    def search(self, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+        """Return the k best chunks outside `exclude`, best first, and every further one that ties with the k-th.
+
+        Scores as in `bm25`, over the distinct `ids`; a tie is an equal 32-bit score. Fewer than k where fewer match.
+        Raises IndexStaleError if the index turns out damaged.
+        """
+        terms = " ".join(map(str, dict.fromkeys(ids)))
+        if not terms or k < 1 or not self.count:
+            return []
+        with _stale_if_damaged(self.path):
+            query = self._queries.createBooleanQuery("contents", terms)
+            searcher = self._searcher(k1, b)
+            ranked = self._through_cut(searcher, query, k + len(exclude))
+            fields = searcher.storedFields()
+            hits = [Hit(int(fields.document(document).get("id")), score) for document, score in ranked]
+        kept = [hit for hit in hits if hit.chunk_id not in exclude]
+        return [hit for hit in kept if hit.score >= kept[min(k, len(kept)) - 1].score]
+
+    def _through_cut(self, searcher: Any, query: Any, cut: int) -> list[tuple[int, float]]:
+        """Return (Lucene document, score), best first, down to the last one that ties with the one at `cut`."""
+        lucene = _lucene()
+        size = cut + SPARE_HITS
+        while True:
+            collector = lucene.TopScoreDocCollector.create(min(size, self.count), ALL)
+            searcher.search(query, collector)
+            ranked = [(entry.doc, entry.score) for entry in collector.topDocs().scoreDocs]
+            if len(ranked) < size or ranked[-1][1] < ranked[cut - 1][1]:
+                return [pair for pair in ranked if pair[1] >= ranked[min(cut, len(ranked)) - 1][1]]
+            size *= 8
+
+    def _searcher(self, k1: float, b: float) -> Any:
+        lucene = _lucene()
+        if (k1, b) not in self._searchers:
+            searcher = lucene.IndexSearcher(self._reader)
+            searcher.setSimilarity(lucene.BM25Similarity(k1, b))
+            self._searchers[k1, b] = searcher
+        return self._searchers[k1, b]
+
+    def close(self) -> None:
+        """Release the index's files; searching afterwards is an error."""
+        self._reader.close()
+        self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_index(path: Path) -> Bm25Index:
+    """Open the index at `path`. Raises IndexStaleError if it is missing or damaged."""
+    _require_folder(path)
+    lucene = _lucene()
+    with _stale_if_damaged(path):
+        directory = _directory(path)
+        try:
+            return Bm25Index(path, directory, lucene.DirectoryReader.open(directory))
+        except BaseException:
+            directory.close()
+            raise
+
+
+def build_index(path: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
+    """Build the index of (chunk id, token ids as uint32 LE bytes) at `path` and return the number of chunks.
+
+    `chunks` streams: memory does not grow with their number. The index is built in a hidden sibling folder, checked by
+    Lucene, flushed to the disk, and renamed; an index that was at `path` is served until then. The caller holds the
+    store's writer lock, so leftovers of a killed build are its to remove.
+    Raises CorruptStoreError on a chunk without whole token ids, NoSpaceError, or ComemError if Lucene fails.
+    """
+    building = path.with_name(f".{path.name}.building")
+    try:
+        _remove(building)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        building.mkdir(mode=0o700)
+        with _reported(path):
+            count = _write(building, chunks)
+        _require_whole(building, count)
+        for file in building.iterdir():
+            file.chmod(0o600)
+        _rename_over(building, path)
+        return count
+    except OSError as error:
+        raise from_os_error(error) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)  # gone after the rename; else the first error matters more
+
+
+def check_index(path: Path) -> int:
+    """Let Lucene read and check every byte of the index at `path`; return its number of chunks.
+
+    Raises IndexStaleError if it is missing or damaged.
+    """
+    _require_folder(path)
+    lucene = _lucene()
+    with _stale_if_damaged(path):
+        directory = _directory(path)
+        try:
+            checker = lucene.CheckIndex(directory)
+            clean: bool = checker.checkIndex().clean
+            checker.close()
+        finally:
+            directory.close()
+    if not clean:
+        raise _damaged(path, "Lucene's check failed")
+    with open_index(path) as index:
+        return index.count
+
+
+def _write(folder: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
+    """Write all chunks as one Lucene segment, in the order given; Lucene's commit flushes it to the disk."""
+    lucene = _lucene()
+    config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
+    config.setRAMBufferSizeMB(WRITE_BUFFER_MB)
+    config.setMergePolicy(lucene.LogDocMergePolicy())  # merges neighbours only, so the order stays
+    directory = _directory(folder)
+    writer = lucene.IndexWriter(directory, config)
+    chunk_id_field = lucene.StoredField("id", "")
+    counted = lucene.FieldType()
+    counted.setIndexOptions(lucene.IndexOptions.DOCS_AND_FREQS)  # no positions: half the bytes
+    contents = lucene.Field("contents", "", counted)
+    document = lucene.Document()
+    document.add(chunk_id_field)
+    document.add(contents)
+    count = 0
+    try:
+        for chunk_id, token_ids in chunks:
+            if not token_ids or len(token_ids) % 4:
+                raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem check STORE")
+            chunk_id_field.setStringValue(str(chunk_id))
+            contents.setStringValue(" ".join(map(str, decode_ids(token_ids))))
+            writer.addDocument(document)
+            count += 1
+        writer.forceMerge(1)  # a term is looked up once a segment
+        writer.close()
+    except BaseException:
+        writer.rollback()
+        raise
+    finally:
+        directory.close()
+    return count
+
+
+def _require_whole(folder: Path, count: int) -> None:
+    found = check_index(folder)
+    if found != count:
+        raise ComemError(f"the new BM25 index holds {found} chunks instead of {count}", "comem index STORE")
+
+
+def _rename_over(new: Path, path: Path) -> None:
+    """Put `new` at `path` and flush the rename. Between the two renames a crash leaves no index, never a wrong one."""
+    old = path.with_name(f".{path.name}.old")
+    _remove(old)
+    if path.exists():
+        path.rename(old)
+    new.rename(path)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+    _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _lucene() -> Any:
+    """Return the declarations of Lucene's classes, which can be imported only once Java runs."""
+    start_jvm()
+    return importlib.import_module("comem_cli.select.lucene")
+
+
+def _directory(path: Path) -> Any:
+    """Open Lucene's view of a folder, without its lock file: the store has its own lock, and readers write nothing."""
+    lucene = _lucene()
+    return lucene.FSDirectory.open(lucene.File(os.fspath(path.absolute())).toPath(), lucene.NoLockFactory.INSTANCE)
+
+
+def _require_folder(path: Path) -> None:
+    try:
+        os.scandir(path).close()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IndexStaleError(f"there is no BM25 index at {path}", "comem index STORE") from error
+    except OSError as error:
+        raise from_os_error(error) from error
+
+
+def _damaged(path: Path, reason: str) -> IndexStaleError:
+    return IndexStaleError(f"the BM25 index at {path} is damaged: {reason}", "comem index STORE")
+
+
+@contextmanager
+def _stale_if_damaged(path: Path) -> Iterator[None]:
+    """Turn whatever Lucene raises while it reads `path` into IndexStaleError."""
+    lucene = _lucene()
+    try:
+        yield
+    except lucene.JavaException as error:
+        raise _damaged(path, _reason(error)) from error
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turn whatever Lucene raises while it writes into an error that users can act on."""
+    lucene = _lucene()
+    try:
+        yield
+    except lucene.JavaException as error:
+        reason = _reason(error)
+        if "No space left" in reason or "Disk quota exceeded" in reason:
+            raise NoSpaceError(
+                f"no space left for the BM25 index {path}", "free some space: comem index STORE"
+            ) from error
+        raise ComemError(f"the BM25 index {path} was not written: {reason}", "comem index STORE") from error
+
+
+def _reason(error: Any) -> str:
+    """Return the Java class and the first line of its message."""
+    message = (error.innermessage or "").partition("\n")[0]
+    return f"{error.classname.rpartition('.')[2]}: {message}" if message else str(error.classname)

@@ -1,0 +1,130 @@
+"""The residual array on disk: a zarr v3 array [rows, width] of bfloat16 in sharded files.
+
+    STORE/zarr.json                 a zarr v3 group
+    STORE/residuals/zarr.json       the array; its shape grows after each commit
+    STORE/residuals/c/K/0           shard K: rows [K * capacity, (K + 1) * capacity)
+
+A shard file is its blocks one after another, then an index. A block is [32, width] bfloat16 little-endian and its
+CRC-32C (4 bytes, little-endian); the index holds (offset, length) as two uint64 little-endian for each block of the
+shard, 2^64 - 1 twice where it is absent, and its own CRC-32C. This is the codec `sharding_indexed` of zarr v3 with the
+inner codecs bytes and crc32c, index at the end. A chunk is a contiguous row range of one shard, its tail padded with
+zero rows to a whole block.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import google_crc32c
+
+FORMAT_VERSION = 1
+ROWS_PER_BLOCK = 32
+CRC_BYTES = 4
+SHARD_BYTES = 32 * 2**20  # what a full shard is about
+SHARD_ROWS = 2**15  # at most, so that the index of a shard with few rows stays small (16 KiB)
+ITEM_BYTES = 2  # bfloat16
+ARRAY_NAME = "residuals"
+METADATA_NAME = "zarr.json"
+
+_ABSENT = 2**64 - 1
+_INDEX_ENTRY = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+
+
+def blocks_of(n_tokens: int) -> int:
+    """Return how many blocks of 32 rows hold `n_tokens` rows."""
+    return -(-n_tokens // ROWS_PER_BLOCK)
+
+
+def block_bytes(width: int) -> int:
+    """Return the bytes of one block without its checksum."""
+    return ROWS_PER_BLOCK * width * ITEM_BYTES
+
+
+def shard_capacity(width: int, chunk: int) -> int:
+    """Return the rows of a shard: whole padded chunks of `chunk` tokens, about 32 MiB or 32,768 rows, at least one."""
+    padded = blocks_of(chunk) * ROWS_PER_BLOCK
+    rows = min(SHARD_ROWS, SHARD_BYTES // (width * ITEM_BYTES))
+    return padded * max(1, rows // padded)
+
+
+def shard_path(store: Path, shard: int) -> Path:
+    """Return the file of a shard."""
+    return store / ARRAY_NAME / "c" / str(shard) / "0"
+
+
+def shard_file_bytes(width: int, blocks: int, capacity: int) -> int:
+    """Return the exact size of a shard file that holds `blocks` blocks."""
+    return blocks * (block_bytes(width) + CRC_BYTES) + capacity // ROWS_PER_BLOCK * _INDEX_ENTRY.size + CRC_BYTES
+
+
+def group_document() -> bytes:
+    """Return `zarr.json` of the store's root group."""
+    attributes = {"comem_format": FORMAT_VERSION}
+    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
+
+
+def array_document(width: int, capacity: int, shards: int) -> bytes:
+    """Return `zarr.json` of the residual array with room for `shards` shards of `capacity` rows."""
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    crc32c = {"name": "crc32c"}
+    sharding = {
+        "chunk_shape": [ROWS_PER_BLOCK, width],
+        "codecs": [little, crc32c],
+        "index_codecs": [little, crc32c],
+        "index_location": "end",
+    }
+    return _json(
+        {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [shards * capacity, width],
+            "data_type": "bfloat16",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [capacity, width]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0.0,
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": {},
+        }
+    )
+
+
+class ShardBuilder:
+    """Encode chunks into the bytes of one shard, in memory (at most one shard's size)."""
+
+    def __init__(self, width: int, capacity: int) -> None:
+        self._width = width
+        self._capacity = capacity
+        self._data = bytearray()
+        self.blocks = 0
+
+    def add(self, rows: memoryview) -> tuple[int, bytes]:
+        """Append one chunk, `rows`: (n, width) bf16 as bytes.
+
+        Returns the chunk's first row within the shard and the checksums of its blocks (uint32 little-endian).
+        """
+        first_row = self.blocks * ROWS_PER_BLOCK
+        size = block_bytes(self._width)
+        crcs = bytearray()
+        for start in range(0, len(rows), size):
+            block = bytes(rows[start : start + size]).ljust(size, b"\0")
+            crc = _CRC.pack(google_crc32c.value(block))
+            self._data += block
+            self._data += crc
+            crcs += crc
+            self.blocks += 1
+        return first_row, bytes(crcs)
+
+    def parts(self) -> tuple[bytearray, bytes]:
+        """Return the blocks and the index, in file order."""
+        step = block_bytes(self._width) + CRC_BYTES
+        entries = [(number * step, step) for number in range(self.blocks)]
+        entries += [(_ABSENT, _ABSENT)] * (self._capacity // ROWS_PER_BLOCK - self.blocks)
+        index = b"".join(_INDEX_ENTRY.pack(*entry) for entry in entries)
+        return self._data, index + _CRC.pack(google_crc32c.value(index))
+
+
+def _json(document: dict[str, object]) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"

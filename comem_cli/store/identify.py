@@ -1,0 +1,44 @@
+"""Join a model's identity and the settings of Write into the fingerprint of a store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from comem_cli.model.load import ModelIdentity
+from comem_cli.store.fingerprint import Fingerprint
+from comem_cli.store.format import FORMAT_VERSION
+
+
+def fingerprint_for(
+    model: ModelIdentity, *, split: int, chunk: int, overlap: int = 0, mode: str = "chunk", shapes: str
+) -> Fingerprint:
+    """Build the fingerprint of residuals h_j that `model` writes with these settings.
+
+    split: j. chunk, overlap: tokens. shapes: JSON of the padded batch shapes.
+    """
+    return Fingerprint(
+        format_version=FORMAT_VERSION,
+        weights=model.weights,
+        config=model.config,
+        tokenizer=model.tokenizer,
+        bos=_bos(model),
+        split=split,
+        chunk=chunk,
+        overlap=overlap,
+        mode=mode,
+        shapes=shapes,
+    )
+
+
+def require_model(stored: Fingerprint, model: ModelIdentity) -> None:
+    """Refuse a model that did not write the store.
+
+    Raises: FingerprintError (12) naming each field that differs and both values.
+    """
+    stored.require_same(
+        replace(stored, weights=model.weights, config=model.config, tokenizer=model.tokenizer, bos=_bos(model))
+    )
+
+
+def _bos(model: ModelIdentity) -> str:
+    return "none" if model.bos_id is None else f"id:{model.bos_id} ({model.bos_source})"

@@ -1,0 +1,88 @@
+"""Compare the files under the given paths with the catalogue: what is new, changed, unchanged or gone.
+
+A file is known by its absolute path, whatever root it was ingested under. It counts as unchanged while size and mtime
+are those of the catalogue. A document is gone only where its file lies under the given paths, was not seen, and does
+not lie below something that could not be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comem_cli.corpus.walk import Skip, SourceFile, walk
+from comem_cli.errors import UsageError
+from comem_cli.store.rows import DocumentRow
+
+
+@dataclass
+class Plan:
+    """List what an ingest will do.
+
+    changed: files to read, new or changed. known: the catalogue's document of each changed file that has one.
+    """
+
+    changed: list[SourceFile] = field(default_factory=list)
+    known: dict[bytes, DocumentRow] = field(default_factory=dict)
+    unchanged: int = 0
+    skips: list[Skip] = field(default_factory=list)
+    gone: list[DocumentRow] = field(default_factory=list)
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Sum the sizes of the changed files, in bytes."""
+        return sum(source.size for source in self.changed)
+
+
+def make_plan(
+    paths: Sequence[Path], documents: Iterable[DocumentRow], roots: Mapping[int, str], *, yes: bool = False
+) -> Plan:
+    """Walk `paths` and compare with the catalogue.
+
+    Raises UsageError (2) for a path that is not there, for paths that hold no file at all, and, without `yes`, where
+    more than half of the store's documents would go.
+    """
+    by_path = {os.path.join(os.fsencode(roots[row.root_id]), row.path): row for row in documents}
+    plan = Plan()
+    seen: set[bytes] = set()
+    blind: list[bytes] = []  # what could not be read: nothing below it counts as gone
+    for item in walk(paths):
+        absolute = os.fsencode(item.root / item.path)
+        if isinstance(item, Skip):
+            plan.skips.append(item)
+            if item.failed:
+                blind.append(absolute)
+            continue
+        seen.add(absolute)
+        row = by_path.get(absolute)
+        if row is not None and (row.size, row.mtime_ns) == (item.size, item.mtime_ns):
+            plan.unchanged += 1
+            continue
+        if row is not None:
+            plan.known[absolute] = row
+        plan.changed.append(item)
+    scopes = [os.fsencode(os.path.realpath(path)) for path in paths]
+    plan.gone = [
+        row
+        for absolute, row in by_path.items()
+        if absolute not in seen and _below(absolute, scopes) and not _below(absolute, blind)
+    ]
+    _require_sense(plan, len(by_path), paths, yes)
+    return plan
+
+
+def _below(path: bytes, folders: Iterable[bytes]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip(b"/") + b"/") for folder in folders)
+
+
+def _require_sense(plan: Plan, stored: int, paths: Sequence[Path], yes: bool) -> None:
+    if not plan.changed and not plan.unchanged and not plan.gone and not plan.skips:
+        names = ", ".join(str(path) for path in paths)
+        raise UsageError(f"no file to ingest in {names}", "name a folder that holds text files")
+    if not yes and len(plan.gone) * 2 > stored:
+        raise UsageError(
+            f"{len(plan.gone)} of the store's {stored} documents are gone from these paths and would be removed",
+            "run the same command again with --yes if they are meant to go",
+        )
