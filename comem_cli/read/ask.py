@@ -124,13 +124,26 @@ class Asker:
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Asked:
         """Select, read and answer; on_text receives the text of a single arm as it settles."""
+        query, evidence = self.prepare(question)
+        answers = tuple(self._answer(self.session, evidence, query, arm, on_text) for arm in ARMS[self._options.arm])
+        return Asked(question, answers, evidence.sources, self._facts())
+
+    def prepare(self, question: str) -> tuple[list[int], Evidence]:
+        """Return the ids of the rendered question and the chunks selected for it; no model is loaded."""
         options = self._options
         query = self._encode(render(options.template or TEMPLATE, question))
         room = room_for_pack(self._identity, len(query), options.max_new_tokens)
-        evidence = self._finder.find(question, room)
-        session = self._session or self._load()
-        answers = tuple(self._answer(session, evidence, query, arm, on_text) for arm in ARMS[options.arm])
-        return Asked(question, answers, evidence.sources, self._facts())
+        return query, self._finder.find(question, room)
+
+    @property
+    def store(self) -> StoreReader:
+        """Return the snapshot that is asked."""
+        return self._reader
+
+    @property
+    def session(self) -> Session:
+        """Return the session, loading the model the first time."""
+        return self._session or self._load()
 
     def ask_line(self, line: str, number: int) -> dict[str, Any]:
         """Answer one JSON line; other fields are passed through, an error becomes fields of its own.

@@ -82,10 +82,6 @@ class Session:
 
         Raises: CorruptStoreError (13) where a residual does not match the catalogue.
         """
-        reader = self._readers[arm]
-        clock = Clock(reader.split.device)
-        rows = self._rows(evidence, reader)
-        fetch_ms = clock.lap()
         stream = TextStream(self._tokenizer, stop)
 
         def on_token(token: int) -> bool:
@@ -94,12 +90,32 @@ class Session:
                 on_text(piece)
             return stream.stopped
 
-        done: Generation = reader.generate(rows, query, sampling, on_token)
+        done = self.generate(evidence, query, arm, sampling, on_token)
         rest = stream.finish()
         if on_text is not None and rest:
             on_text(rest)
-        timing = {"select": evidence.select_ms, "fetch": fetch_ms, **done.timing_ms}
+        timing = {"select": evidence.select_ms, **done.timing_ms}
         return Answer(arm, stream.text.strip(), tuple(done.ids), done.pack_tokens, done.finish, timing)
+
+    def generate(
+        self,
+        evidence: Evidence,
+        query: Sequence[int],
+        arm: str,
+        sampling: Sampling,
+        on_token: Callable[[int], bool] | None = None,
+    ) -> Generation:
+        """Fetch and read the pack with one arm and generate ids; the timing gains the boundary `fetch`.
+
+        Raises: CorruptStoreError (13) where a residual does not match the catalogue.
+        """
+        reader = self._readers[arm]
+        clock = Clock(reader.split.device)
+        rows = self._rows(evidence, reader)
+        fetch_ms = clock.lap()
+        done = reader.generate(rows, query, sampling, on_token)
+        done.timing_ms = {"fetch": fetch_ms, **done.timing_ms}
+        return done
 
     def _rows(self, evidence: Evidence, reader: Reader) -> torch.Tensor:
         """Get the pack's residuals (n, d): fetched where the arm has a split, embedded from ids at j = 0."""
