@@ -29,6 +29,8 @@ def ask(
     template: Annotated[str | None, typer.Option(help="Prompt with {question}; '{question}' alone is raw.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; repeatable.")] = None,
     arm: Annotated[str, typer.Option(help="comem, replay (all layers over the same chunks) or both.")] = "comem",
+    read_positions: Annotated[str, typer.Option(help="fresh, or origin (as in its document).")] = "fresh",
+    attention: Annotated[str, typer.Option(help="full, or block: a chunk sees itself and BOS only.")] = "full",
     fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
     model: options.Model = None,
     device: options.Device = "auto",
@@ -48,9 +50,8 @@ def ask(
     out.note(f"opening {target} ...")
     from comem_cli.read.ask import AskOptions
 
-    chosen = AskOptions(
-        top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype
-    ).checked()
+    settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
+    chosen = AskOptions(*settings, read_positions, attention).checked()
     if batch:
         _batch(target, model, chosen)
     else:

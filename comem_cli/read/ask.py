@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from comem_cli.errors import ComemError, UsageError
 from comem_cli.model import load
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Source, room_for_pack
+from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, render
 from comem_cli.select.bm25 import IterativeBm25
 from comem_cli.select.store_index import index_path
@@ -44,6 +45,8 @@ class AskOptions:
     stop: Sequence[str] | None = None
     device: str = "auto"
     dtype: str = "auto"
+    read_positions: str = "fresh"
+    attention: str = "full"
 
     def checked(self) -> AskOptions:
         """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
@@ -55,6 +58,7 @@ class AskOptions:
             raise UsageError(f"--temperature {self.temperature} is below 0", "pass --temperature 0 for greedy answers")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is outside (0, 1]", "pass --top-p 1")
+        ReadVariant(self.read_positions, self.attention)
         IterativeBm25(self.top_k, self.hop, self.rounds)
         stop = self.stop if self.stop is not None else STOP if self.template is None else ()
         return replace(self, template=self.template or TEMPLATE, stop=tuple(stop))
@@ -173,7 +177,8 @@ class Asker:
         sampling = Sampling(
             options.max_new_tokens, options.temperature, options.top_p, options.seed, self._identity.eos_ids
         )
-        return session.answer(evidence, query, arm, sampling, options.stop or (), on_text)
+        variant = ReadVariant(options.read_positions, options.attention)
+        return session.answer(evidence, query, arm, sampling, options.stop or (), on_text, variant)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -203,6 +208,8 @@ class Asker:
         reader = self._reader
         return {
             "boundary": BOUNDARY,
+            "read_positions": self._options.read_positions,
+            "attention": self._options.attention,
             "split": reader.fingerprint.split,
             "model": self._identity.name,
             "store_id": reader.store_id,

@@ -1,9 +1,10 @@
 """Read: run [j:L) over a pack and decode an answer with two KV caches.
 
 Pack: [BOS; chunk residuals in document order; h_j(query)], positions fresh and contiguous, full causal attention (the
-paper's §4). The lower half caches the query and the generated prefix at query-local positions from 0; the upper half
-caches the whole pack, which is never rerun for an output token. At j = 0 the residuals are token embeddings and this is
-the matched replay of the same pack through every layer. This module knows nothing of stores or text.
+paper's §4), or as a `Layout` places it. The lower half caches the query and the generated prefix at query-local
+positions from 0; the upper half caches the whole pack, which is never rerun for an output token. At j = 0 the residuals
+are token embeddings and this is the matched replay of the same pack through every layer. This module knows nothing of
+stores or text.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from transformers import DynamicCache
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopPLogitsWarper
 
 from comem_cli.errors import UsageError
 from comem_cli.model.split import SplitModel
+from comem_cli.read.layout import FRESH, Layout
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,12 @@ class Reader:
         query: Sequence[int],
         sampling: Sampling,
         on_token: Callable[[int], bool] | None = None,
+        layout: Layout = FRESH,
     ) -> Generation:
         """Read one pack and decode: rows (n, d) on any device, query ids -> a Generation.
 
-        on_token receives each new id as it is drawn and returns True to stop there.
-        Raises UsageError for an empty question.
+        on_token receives each new id as it is drawn and returns True to stop there. layout: of the n rows; the default
+        needs none of their bounds. Raises UsageError for an empty question, ModelError as `Layout` does.
         """
         if not query:
             raise UsageError("the question has no tokens", "ask a question in words")
@@ -95,7 +99,7 @@ class Reader:
         lower_cache, upper_cache = self.split.lower_cache(), self.split.upper_cache()
         pack = self.pack(rows, query, lower_cache)
         timing = {"query_write": clock.lap()}
-        logits = self.split.upper(pack, upper_cache)
+        logits, last = self.read(pack, len(query), upper_cache, layout)
         draw = _Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
@@ -112,17 +116,39 @@ class Reader:
             if len(ids) >= sampling.max_new_tokens:
                 break
             h = self.split.lower(self._tensor([token]), lower_cache)
-            token = draw(self.split.upper(h, upper_cache))
+            at = None if last is None else last + len(ids)
+            token = draw(self.split.upper(h, upper_cache, positions=at))
         timing["decode"] = clock.lap()
         return Generation(ids, pack.shape[1], finish, timing)
 
-    def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: object) -> torch.Tensor:
+    def read(
+        self, pack: torch.Tensor, query_tokens: int, cache: DynamicCache, layout: Layout = FRESH
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run [j:L) over an assembled pack (1, t, d) and fill the upper cache.
+
+        The cache is not optional: without one, Transformers takes a jump in the positions for a packed batch.
+        Returns the logits (1, 1, vocab) of the last token and its position (1, 1), None where positions are fresh.
+        """
+        split = self.split
+        bos = int(self._bos is not None)
+        positions = layout.position_ids(bos, query_tokens)
+        mask = layout.attention_mask(bos, query_tokens, split.model.config)
+        if positions is not None:
+            positions = positions.to(split.device)
+        if isinstance(mask, dict):
+            mask = {kind: part.to(split.device) for kind, part in mask.items()}
+        elif mask is not None:
+            mask = mask.to(split.device)
+        logits = split.upper(pack, cache, positions=positions, mask=mask)
+        return logits, None if positions is None else positions[:, -1:]
+
+    def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: DynamicCache) -> torch.Tensor:
         """Assemble [BOS; rows; h_j(query)]: (1, n + 1 + q, d) in the compute dtype; fills the lower cache."""
         split = self.split
         parts = [rows.to(split.device, split.dtype)[None]]
         if self._bos is not None:
             parts.insert(0, split.lower(self._tensor([self._bos])))
-        parts.append(split.lower(self._tensor(query), lower_cache))  # type: ignore[arg-type]
+        parts.append(split.lower(self._tensor(query), lower_cache))
         return torch.cat(parts, dim=1)
 
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from comem_cli.errors import UsageError
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
 from comem_cli.read.evidence import Evidence
 from comem_cli.read.generate import Clock, Generation, Reader, Sampling
+from comem_cli.read.layout import FRESH, Layout, ReadVariant
 from comem_cli.read.text import TextStream
 from comem_cli.store.reader import StoreReader
 
@@ -62,6 +64,7 @@ class Session:
     ) -> None:
         self._store = store
         self._tokenizer = tokenizer
+        self._window = identity.window
         split = store.fingerprint.split
         self._readers = {
             "comem": Reader(SplitModel(model, split), identity.bos_id),
@@ -77,11 +80,9 @@ class Session:
         sampling: Sampling,
         stop: Sequence[str] = (),
         on_text: Callable[[str], None] | None = None,
+        variant: ReadVariant = FRESH.variant,
     ) -> Answer:
-        """Read the pack with one arm and generate; on_text receives the text as it settles.
-
-        Raises: CorruptStoreError (13) where a residual does not match the catalogue.
-        """
+        """Read the pack with one arm and generate; on_text receives the text as it settles. Raises as `generate`."""
         stream = TextStream(self._tokenizer, stop)
 
         def on_token(token: int) -> bool:
@@ -90,7 +91,7 @@ class Session:
                 on_text(piece)
             return stream.stopped
 
-        done = self.generate(evidence, query, arm, sampling, on_token)
+        done = self.generate(evidence, query, arm, sampling, on_token, variant)
         rest = stream.finish()
         if on_text is not None and rest:
             on_text(rest)
@@ -104,18 +105,36 @@ class Session:
         arm: str,
         sampling: Sampling,
         on_token: Callable[[int], bool] | None = None,
+        variant: ReadVariant = FRESH.variant,
     ) -> Generation:
         """Fetch and read the pack with one arm and generate ids; the timing gains the boundary `fetch`.
 
-        Raises: CorruptStoreError (13) where a residual does not match the catalogue.
+        Raises: CorruptStoreError (13) where a residual does not match the catalogue, UsageError (2) where origin
+        positions leave the model's window.
         """
         reader = self._readers[arm]
+        layout = self._layout(evidence, variant, len(query) + sampling.max_new_tokens)
         clock = Clock(reader.split.device)
         rows = self._rows(evidence, reader)
         fetch_ms = clock.lap()
-        done = reader.generate(rows, query, sampling, on_token)
+        done = reader.generate(rows, query, sampling, on_token, layout)
         done.timing_ms = {"fetch": fetch_ms, **done.timing_ms}
         return done
+
+    def _layout(self, evidence: Evidence, variant: ReadVariant, after: int) -> Layout:
+        """Place the pack's chunks; `after`: tokens of query and answer, which follow the largest position."""
+        if variant == FRESH.variant:
+            return FRESH
+        places = self._store.places([chunk.id for chunk in evidence.pack])
+        starts = tuple(places[chunk.id][0].number * self._store.fingerprint.chunk for chunk in evidence.pack)
+        lengths = tuple(chunk.n_tokens for chunk in evidence.pack)
+        needed = max(map(sum, zip(starts, lengths, strict=True))) + after + 1
+        if variant.positions == "origin" and needed > self._window:
+            raise UsageError(
+                f"positions of the documents reach {needed}; the model's window is {self._window}",
+                "pass --read-positions fresh",
+            )
+        return Layout(variant, lengths, starts)
 
     def _rows(self, evidence: Evidence, reader: Reader) -> torch.Tensor:
         """Get the pack's residuals (n, d): fetched where the arm has a split, embedded from ids at j = 0."""
