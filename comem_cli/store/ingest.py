@@ -147,8 +147,9 @@ class Ingest:
 
         if self._batches is None:
             assert self._make_batches is not None
+            start = time.monotonic()
             self._batches = self._make_batches()
-            self._reset_ledger()  # loading the model is no part of Write
+            self._since += time.monotonic() - start  # loading the model is no part of Write
         start = time.perf_counter()
         done = list(self._batches.add(Pending(key, ids, left)))
         self._forward_ms += (time.perf_counter() - start) * 1e3

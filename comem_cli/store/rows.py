@@ -143,7 +143,11 @@ class PlacementRow(Row):
 
 @dataclass(frozen=True)
 class LedgerRow(Row):
-    """What a piece of Write cost. The writer adds its own time to `io_ms`."""
+    """What a piece of Write cost.
+
+    wall_ms: from reading the sources to rows in the writer's buffer, `forward_ms` a part of it; loading the model and
+    `io_ms`, the commits, come on top. The writer adds its commits to `io_ms` itself.
+    """
 
     table: ClassVar[str] = "ledger"
     at: float  # Unix time, s

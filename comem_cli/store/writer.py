@@ -184,7 +184,6 @@ class StoreWriter:
             return
         if not self.fits(n_tokens):
             self.commit()
-        start = time.perf_counter()
         shard, row, crcs = None, None, b""
         if residual is not None:
             rows = memoryview(residual).cast("B")
@@ -195,7 +194,6 @@ class StoreWriter:
         self._chunks[key] = ChunkRow(self._next_chunk, key, shard, row, n_tokens, crcs, ids)
         self._next_chunk += 1
         self._rows += format.blocks_of(n_tokens) * format.ROWS_PER_BLOCK
-        self._io_ms += (time.perf_counter() - start) * 1e3
 
     def put_document(
         self,
@@ -225,8 +223,8 @@ class StoreWriter:
     def commit(self, ledger: LedgerRow | None = None) -> int:
         """Make everything buffered durable and return the generation; with nothing buffered, nothing happens.
 
-        `ledger` is stored in the same transaction, its `io_ms` grown by the time this writer spent encoding and
-        writing since the last ledger row (that of the transaction itself goes to the next row).
+        `ledger` is stored in the same transaction, its `io_ms` grown by the time that this writer's commits
+        took since the last ledger row (that of the transaction itself goes to the next row).
 
         Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1); the store then stays at the last commit.
         """
