@@ -75,7 +75,9 @@ class ModelIdentity:
     """Say what a model is: three sha256 in hex (weights, config, tokenizer), special ids and sizes.
 
     n_layers: decoder layers L. width: d, elements of a residual. window: the longest input, in tokens.
-    routed: whether tokens are routed to experts (sparse MoE). vocabulary: rows of the embedding. bos_id: the sink token; None with bos_source "none".
+    routed: whether tokens are routed to experts (sparse MoE). vocabulary: rows of the embedding. bos_id: the sink
+    token; None with bos_source "none". kv_heads, head_dim: of one layer's KV cache; None where config.json leaves
+    them open.
     """
 
     name: str
@@ -91,6 +93,8 @@ class ModelIdentity:
     vocabulary: int
     model_type: str
     routed: bool = False
+    kv_heads: int | None = None
+    head_dim: int | None = None
 
 
 def resolve(spec: str | None, *, allow_pull: bool = True, progress: Progress | None = None) -> ModelFiles:
@@ -136,11 +140,16 @@ def identity(files: ModelFiles) -> ModelIdentity:
         vocabulary=_size(config, "vocab_size"),
         model_type=str(config["model_type"]),
         routed=any(config.get(key) for key in _EXPERTS),
+        kv_heads=_whole(config.get("num_key_value_heads") or config.get("num_attention_heads")),
+        head_dim=_head_dim(config),
     )
 
 
 def tokenizer(files: ModelFiles) -> tokenizers.Tokenizer:
-    """Load the tokenizer with truncation and padding off; call `encode(..., add_special_tokens=False)` on it."""
+    """Load the tokenizer; call `encode(..., add_special_tokens=False)` on it.
+
+    Truncation and padding are off, and special tokens written in a text are encoded as text.
+    """
     from tokenizers import Tokenizer
 
     try:
@@ -149,6 +158,7 @@ def tokenizer(files: ModelFiles) -> tokenizers.Tokenizer:
         raise ModelError(f"cannot read {files.tokenizer_file}: {error}", _OTHER_MODEL) from error
     loaded.no_truncation()
     loaded.no_padding()
+    loaded.encode_special_tokens = True  # a document that writes out a special token means its text
     return loaded
 
 
@@ -291,6 +301,16 @@ def _size(config: dict[str, Any], key: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ModelError(f"config.json of '{config['model_type']}' states no {key}", _OTHER_MODEL)
     return value
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _head_dim(config: dict[str, Any]) -> int | None:
+    """Return the stated head size, else width / heads as Transformers defaults it."""
+    stated, heads = _whole(config.get("head_dim")), _whole(config.get("num_attention_heads"))
+    return stated or (_size(config, "hidden_size") // heads if heads else None)
 
 
 def _weights_sha256(directory: Path) -> str:
