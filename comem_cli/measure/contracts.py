@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from comem_cli.model.document import DocumentStream
+from comem_cli.model.modes import OverlapMode
+from comem_cli.model.shapes import Pending, Shape, shape_of
 from comem_cli.model.split import SplitModel
-from comem_cli.model.write import BatchWriter, Pending, Shape, run_batch, shape_of
+from comem_cli.model.write import BatchWriter, run_batch
 from comem_cli.read.generate import Reader, Sampling
 
 
@@ -140,3 +143,33 @@ def _write_all(
         written.update((int(p.key), rows) for p, rows in writer.add(Pending(str(number), chunks[number])))
     written.update((int(p.key), rows) for p, rows in writer.flush())
     return written
+
+
+@torch.inference_mode()
+def document_error(model: PreTrainedModel, document: Sequence[bytes], split: int, window: int) -> float:
+    """Return the relative max |Δh| between document mode and slices of one whole-document forward (contract 6).
+
+    document: the chunks' token ids as uint32 LE bytes, the first one the longest; not more than `window` tokens in all.
+    Compared before rounding to bf16, relative to max |h|.
+    """
+    halves = SplitModel(model, split)
+    stream = DocumentStream(halves, window - len(document[0]) // 4)
+    streamed = torch.cat([stream.step(ids) for ids in document])
+    whole = halves.lower(_batch(model, np.frombuffer(b"".join(document), dtype="<u4").tolist()))[0]
+    return float((streamed - whole).abs().max() / whole.abs().max())
+
+
+@torch.inference_mode()
+def overlap_error(model: PreTrainedModel, document: Sequence[bytes], split: int) -> float:
+    """Return the relative max |Δh| between overlap that reaches back to the beginning (w >= offset) and slices of one
+    whole-document forward (contract 6). Arguments and scale as for `document_error`.
+    """
+    halves = SplitModel(model, split)
+    tokens = sum(map(len, document)) // 4
+    whole = halves.lower(_batch(model, np.frombuffer(b"".join(document), dtype="<u4").tolist()))[0]
+    worst = 0.0
+    for chunk in OverlapMode(tokens).pending(document, lambda left, ids: ""):
+        start = len(chunk.left) // 4
+        h = run_batch(halves, Shape(1, tokens), [chunk])[0, start : chunk.n_tokens]
+        worst = max(worst, float((h - whole[start : chunk.n_tokens]).abs().max()))
+    return worst / float(whole.abs().max())

@@ -79,15 +79,17 @@ class SplitModel:
         """Make an empty KV cache for layers [j:L)."""
         return DynamicCache(config=self._upper.base_model.config)
 
-    def lower(self, ids: torch.Tensor, cache: DynamicCache | None = None) -> torch.Tensor:
+    def lower(
+        self, ids: torch.Tensor, cache: DynamicCache | None = None, *, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Run token ids through layers [0:j): ids (b, t) int64 -> h_j (b, t, d) in the compute dtype.
 
-        Positions go on from the cache, else they start at 0.
+        positions: (b, t) int64; by default they go on from the cache, else they start at 0.
         """
         if self.split == 0:
             embedded: torch.Tensor = self._embed(ids)
             return embedded
-        out = self._lower(input_ids=ids, cache=cache, use_cache=cache is not None)
+        out = self._lower(input_ids=ids, cache=cache, use_cache=cache is not None, position_ids=positions)
         h: torch.Tensor = out.last_hidden_state
         return h
 

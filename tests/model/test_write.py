@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from comem_cli.measure import contracts
+from comem_cli.model.shapes import Pending, Shape, batch_shapes, shapes_from_json, shapes_to_json
 from comem_cli.model.split import SplitModel
-from comem_cli.model.write import BatchWriter, Pending, Shape, batch_shapes, shapes_from_json, shapes_to_json
+from comem_cli.model.write import BatchWriter
 from tests.tiny import FAMILIES, tiny_model
 
 CHUNK = 64
