@@ -1,44 +1,87 @@
-"""`comem stats`: what a store holds. Reads the catalogue only; loads no model and no numpy."""
+"""`comem stats`: what a store holds and what it cost. Reads the catalogue only; loads no model and no numpy."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from comem_cli.commands import options
-from comem_cli.output import out
+from comem_cli.output import out, stdout_is_terminal
+
+if TYPE_CHECKING:
+    from comem_cli.store.reader import StoreReader
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "zarr", "numpy")
 
 
 def stats(
     store: Annotated[Path | None, typer.Argument(metavar="[STORE]", help="Default: the only one in ./stores.")] = None,
+    sources: Annotated[bool, typer.Option("--sources", help="Count sources that changed since ingest.")] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show documents, chunks, tokens, bytes and the fingerprint of a store."""
+    """Show what a store holds.
+
+    Also its bytes a token, what Write cost, and what it was written with. Bytes a token are set against the sources' own and against a full KV cache. No model is loaded.
+    """
     out.configure(json=json, quiet=quiet)
     target = store or options.only_store()
     from comem_cli.store.reader import StoreReader
 
     with StoreReader(target) as reader:
-        counts = vars(reader.counts())
-        name, fresh = reader.index()
-        facts: dict[str, Any] = {
-            "store": str(target),
-            "store_id": reader.store_id,
-            "generation": reader.generation,
-            **counts,
-            "index": "none" if name is None else "fresh" if fresh else "stale",
-            "fingerprint": reader.fingerprint.to_dict(),
-            "recorded": reader.recorded,
-        }
+        facts = _facts(target, reader, sources)
     if out.json:
         out.document(facts)
         return
-    rows = [(key, f"{value:,}" if isinstance(value, int) else value) for key, value in facts.items()]
-    flat = [row for row in rows if not isinstance(row[1], dict)]
-    nested = [
-        (f"{key}.{name}", inner) for key, value in rows if isinstance(value, dict) for name, inner in value.items()
+    from comem_cli.commands.stats_view import groups, readable
+
+    if not stdout_is_terminal():
+        rows = [(group, name, value, unit) for group, some in groups(facts) for name, value, unit in some]
+        out.table(("group", "fact", "value", "unit"), rows)
+        return
+    for group, some in groups(facts):
+        out.table((group, ""), [(f"  {name}", readable(value, unit)) for name, value, unit in some])
+
+
+def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
+    """Collect everything, raw; `--json` prints it as it is."""
+    from dataclasses import asdict
+
+    from comem_cli.store import facts
+
+    name, fresh = reader.index()
+    sizes = facts.token_bytes(reader)
+    costs = [
+        {**asdict(cost), "seconds": cost.seconds, "tokens_per_s": cost.tokens_per_s}
+        for cost in facts.write_costs(reader.ledger())
     ]
-    out.table(("fact", "value"), flat + nested)
+    found: dict[str, Any] = {
+        "store": str(target),
+        "store_id": reader.store_id,
+        "generation": reader.generation,
+        **asdict(reader.counts()),
+        "source_bytes": reader.sums().source_bytes,
+        "padding_share": facts.padding_share(reader),
+        "bytes_per_token": asdict(sizes) if sizes else None,
+        "write": costs,
+        "index": "none" if name is None else "fresh" if fresh else "stale",
+        "fingerprint": reader.fingerprint.to_dict(),
+        "recorded": reader.recorded,
+        "versions": _versions(),
+    }
+    if sources:
+        changed = facts.changed_sources(reader)
+        found["changed_sources"] = [{"root": root, "path": path} for root, path in changed]
+    return found
+
+
+def _versions() -> dict[str, str]:
+    """Return what is installed now; `recorded` has what the store was written with."""
+    import platform
+    from importlib.metadata import version
+
+    from comem_cli import __version__
+
+    return {"comem": __version__, "python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}

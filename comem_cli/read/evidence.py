@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,8 +12,9 @@ from comem_cli.errors import UsageError
 from comem_cli.model.load import ModelIdentity
 from comem_cli.select.selector import Candidates, Selected, Selector
 from comem_cli.select.store_index import open_store_index
+from comem_cli.store.facts import source_changed
 from comem_cli.store.reader import Place, StoreReader
-from comem_cli.store.rows import ChunkRow, DocumentRow
+from comem_cli.store.rows import ChunkRow
 
 if TYPE_CHECKING:
     import tokenizers
@@ -101,7 +101,7 @@ class EvidenceFinder:
         return Evidence(tuple(pack), sources, (time.perf_counter() - start) * 1e3)
 
     def _source(self, choice: Selected, row: ChunkRow, places: tuple[Place, ...]) -> Source:
-        stale = any(_changed(place, self._documents[place.document_id]) for place in places)
+        stale = any(source_changed(place.root, self._documents[place.document_id]) for place in places)
         return Source(f"c-{row.key[:12]}", places, choice.score, choice.round, stale)
 
 
@@ -114,15 +114,6 @@ def _fitting(selected: Sequence[Selected], rows: dict[int, ChunkRow], room: int)
             break
         kept.append(choice)
     return kept
-
-
-def _changed(place: Place, document: DocumentRow) -> bool:
-    """Tell whether a source file is gone or differs in size or mtime from what was ingested."""
-    try:
-        status = (Path(place.root) / place.path).stat()
-    except OSError:
-        return True
-    return (status.st_size, status.st_mtime_ns) != (document.size, document.mtime_ns)
 
 
 def room_for_pack(identity: ModelIdentity, query_tokens: int, new_tokens: int) -> int:

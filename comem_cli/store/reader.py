@@ -47,6 +47,16 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Totals that relate a store to its sources. Unplaced chunks count in the last two."""
+
+    source_bytes: int  # of the files, as they were read
+    placed_tokens: int  # a chunk that stands in n places counts n times
+    stored_tokens: int
+    rows: int  # of all residual blocks, padding included
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a chunk stands: the `number`-th chunk of a document, with its byte and line span."""
 
@@ -114,11 +124,21 @@ class StoreReader:
         (all_chunks,) = ask("SELECT COUNT(*) FROM chunk")
         chunks, tokens = ask(f"SELECT COUNT(*), SUM(n_tokens) FROM chunk INDEXED BY chunk_size WHERE {PLACED}")
         shards, residual_bytes = ask("SELECT COUNT(*), SUM(bytes) FROM shard")
-        catalogue = sum(file.stat().st_size for file in self.path.glob(f"{catalogues.CATALOGUE_NAME}*"))
+        files = (self.path / f"{catalogues.CATALOGUE_NAME}{end}" for end in ("", "-wal"))  # -shm is memory
+        catalogue = sum(file.stat().st_size for file in files if file.exists())
         index = sum(file.stat().st_size for file in (self.path / INDEX_DIR).rglob("*") if file.is_file())
         return Counts(
             documents, chunks, tokens, placements, all_chunks - chunks, shards, residual_bytes, catalogue, index
         )
+
+    def sums(self) -> Sums:
+        """Sum up source bytes, tokens and residual rows."""
+        ask = self._catalogue.integers
+        (source_bytes,) = ask("SELECT SUM(size) FROM document")
+        (placed,) = ask("SELECT SUM(n_tokens) FROM placement JOIN chunk ON chunk.id = placement.chunk_id")
+        (stored,) = ask("SELECT SUM(n_tokens) FROM chunk INDEXED BY chunk_size")
+        (blocks,) = ask("SELECT SUM(blocks) FROM shard")
+        return Sums(source_bytes, placed, stored, blocks * format.ROWS_PER_BLOCK)
 
     def index(self) -> tuple[str | None, bool]:
         """Return the name of the index, if there is one, and whether it matches the live chunks."""

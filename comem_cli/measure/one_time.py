@@ -1,0 +1,113 @@
+"""The one-time cost of each arm: W for stored residuals, I0 for stored token ids. DESIGN.md §7.
+
+W is what the store's own ledger measured: reading, extracting, tokenising, layers [0:j), buffering and commits, per
+token of the present write mode, times the tokens that the store holds now. Left out: loading the model, the last
+transaction of each command, chunks that were replaced or dropped since, and the BM25 index, which both arms need.
+
+I0 is measured here: an ingest at split 0 of the same sources into a temporary store, scaled to all tokens where some
+sources changed. With none left the stored token ids are written again instead; reading and tokenising are then missing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from comem_cli.errors import ComemError
+from comem_cli.model.load import ModelFiles
+from comem_cli.store.facts import source_changed, write_costs
+from comem_cli.store.reader import StoreReader
+from comem_cli.store.run import IngestRun, WriteOptions
+from comem_cli.store.writer import COMPUTE_DTYPE, StoreWriter
+
+
+@dataclass(frozen=True)
+class WriteTime:
+    """W in s, and the ledger it comes from: seconds = (wall_s + io_s) · stored_tokens / ledger_tokens."""
+
+    seconds: float
+    wall_s: float
+    forward_s: float  # a part of wall_s
+    io_s: float
+    ledger_tokens: int
+    stored_tokens: int
+    kinds: tuple[str, ...]
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RawTime:
+    """I0 in s: seconds = measured_s · stored_tokens / measured_tokens; method: "sources" or "token ids"."""
+
+    seconds: float
+    measured_s: float
+    measured_tokens: int
+    stored_tokens: int
+    method: str
+
+
+def write_time(reader: StoreReader) -> WriteTime:
+    """Return W of a store; raises ComemError (1) where its ledger has no Write in the store's mode."""
+    kinds = ("write", f"write:{reader.fingerprint.mode}")
+    costs = [cost for cost in write_costs(reader.ledger()) if cost.kind in kinds]
+    tokens = sum(cost.tokens for cost in costs)
+    if not tokens:
+        raise ComemError(
+            f"the ledger of {reader.path} has no measured Write in mode {reader.fingerprint.mode}",
+            "write the documents into a new store: comem ingest PATH --store DIR",
+        )
+    wall, forward, io = (
+        sum(getattr(cost, name) for cost in costs) / 1e3 for name in ("wall_ms", "forward_ms", "io_ms")
+    )
+    stored = reader.counts().tokens
+    names = [tuple(dict.fromkeys(getattr(cost, name) for cost in costs)) for name in ("kind", "device", "dtype")]
+    return WriteTime((wall + io) * stored / tokens, wall, forward, io, tokens, stored, *names)
+
+
+def raw_time(reader: StoreReader, files: ModelFiles) -> RawTime:
+    """Measure I0: the replay arm's ingest of the same documents into a temporary store."""
+    roots = reader.roots()
+    unchanged = [
+        Path(roots[row.root_id], row.name) for row in reader.documents() if not source_changed(roots[row.root_id], row)
+    ]
+    with tempfile.TemporaryDirectory(prefix="comem-") as folder:
+        seconds, tokens = _ingest(Path(folder, "sources"), files, reader.fingerprint.chunk, unchanged)
+        if tokens:
+            placed = reader.sums().placed_tokens
+            return RawTime(seconds * placed / tokens, seconds, tokens, placed, "sources")
+        seconds, tokens = _store_ids(Path(folder, "ids"), reader)
+        return RawTime(seconds, seconds, tokens, tokens, "token ids")
+
+
+def _ingest(target: Path, files: ModelFiles, chunk: int, paths: Sequence[Path]) -> tuple[float, int]:
+    """Ingest files at split 0; return s and the tokens of all their chunks."""
+    if not paths:
+        return 0.0, 0
+    run = IngestRun(target, files, WriteOptions(split=0, chunk=chunk))
+    start = time.perf_counter()
+    with run.open() as writer:
+        summary = run.ingest(
+            writer,
+            paths,
+            on_plan=lambda plan: None,
+            on_event=lambda event: None,
+            on_bytes=lambda size: None,
+            on_load=lambda: None,
+        )
+    return time.perf_counter() - start, summary.tokens
+
+
+def _store_ids(target: Path, reader: StoreReader) -> tuple[float, int]:
+    """Store the token ids of every chunk at split 0; return s and their tokens."""
+    raw = replace(reader.fingerprint, split=0, overlap=0, mode="chunk", shapes="[]")
+    chunks = list(reader.iter_chunks())
+    start = time.perf_counter()
+    with StoreWriter.create_or_open(target, raw, reader.width, {COMPUTE_DTYPE: "none"}) as writer:
+        for chunk in chunks:
+            writer.add(chunk.key, chunk.ids, None)
+        writer.commit()
+    return time.perf_counter() - start, sum(chunk.n_tokens for chunk in chunks)
