@@ -157,24 +157,6 @@ def _stock_rows(model: PreTrainedModel, ids: Sequence[int], split: int) -> torch
     return h
 
 
-@torch.inference_mode()
-def whole_context_error(model: PreTrainedModel, ids: Sequence[int], chunk: int, split: int) -> float:
-    """Compare Overlap-Write over everything before a chunk with slices of one whole forward (contract 6).
-
-    ids: the tokens of one document, cut into chunks of `chunk`; the left context of each is the document before it.
-    0 < split < L. Returns the worst token's max |Δh| / max |h|, before rounding to bf16.
-    """
-    halves = SplitModel(model, split)
-    whole = _stock_rows(model, ids, split)
-    worst = 0.0
-    for start in range(0, len(ids), chunk):
-        left, own = (np.array(part, dtype="<u4").tobytes() for part in (ids[:start], ids[start : start + chunk]))
-        pending = Pending(str(start), own, left)
-        h = run_batch(halves, Shape(1, len(ids)), [pending])[0, start : pending.n_tokens].float()
-        worst = max(worst, row_error(h, whole[start : start + chunk]))
-    return worst
-
-
 def write_bits_changed(split: SplitModel, chunks: Sequence[bytes], shapes: Sequence[Shape], seed: int = 0) -> int:
     """Count chunks whose residual bytes depend on their neighbours (contract 5): 0 is the only good answer.
 
@@ -200,22 +182,23 @@ def _write_all(
 
 @torch.inference_mode()
 def document_error(model: PreTrainedModel, document: Sequence[bytes], split: int, window: int) -> float:
-    """Return the relative max |Δh| between document mode and slices of one whole-document forward (contract 6).
+    """Compare document mode with slices of one whole-document forward (contract 6).
 
     document: the chunks' token ids as uint32 LE bytes, the first one the longest; not more than `window` tokens in all.
-    Compared before rounding to bf16, relative to max |h|.
+    Compared before rounding to bf16. Returns the worst token's max |Δh| / max |h|.
     """
     halves = SplitModel(model, split)
     stream = DocumentStream(halves, window - len(document[0]) // 4)
     streamed = torch.cat([stream.step(ids) for ids in document])
     whole = halves.lower(_batch(model, np.frombuffer(b"".join(document), dtype="<u4").tolist()))[0]
-    return float((streamed - whole).abs().max() / whole.abs().max())
+    return row_error(streamed.float(), whole.float())
 
 
 @torch.inference_mode()
 def overlap_error(model: PreTrainedModel, document: Sequence[bytes], split: int) -> float:
-    """Return the relative max |Δh| between overlap that reaches back to the beginning (w >= offset) and slices of one
-    whole-document forward (contract 6). Arguments and scale as for `document_error`.
+    """Compare overlap that reaches back to the beginning (w >= offset) with slices of one whole-document forward.
+
+    The other half of contract 6; arguments and figure as for `document_error`.
     """
     halves = SplitModel(model, split)
     tokens = sum(map(len, document)) // 4
@@ -224,5 +207,5 @@ def overlap_error(model: PreTrainedModel, document: Sequence[bytes], split: int)
     for chunk in OverlapMode(tokens).pending(document, lambda left, ids: ""):
         start = len(chunk.left) // 4
         h = run_batch(halves, Shape(1, tokens), [chunk])[0, start : chunk.n_tokens]
-        worst = max(worst, float((h - whole[start : chunk.n_tokens]).abs().max()))
-    return worst / float(whole.abs().max())
+        worst = max(worst, row_error(h.float(), whole[start : chunk.n_tokens].float()))
+    return worst

@@ -167,6 +167,11 @@ class StoreReader:
         )
         return list(dict.fromkeys(chunk_id for _, _, chunk_id in placements))
 
+    def document_chunk_ids(self, document_id: int) -> list[int]:
+        """Return the chunk id at each place of a document, in order."""
+        rows = self._catalogue.rows(PlacementRow, "WHERE document_id = ? ORDER BY number", (document_id,))
+        return [row.chunk_id for row in rows]
+
     def iter_chunks(self) -> Iterator[ChunkRow]:
         """Stream the live chunks with their token ids, by id, in constant memory.
 
