@@ -22,9 +22,10 @@ def stats(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show what a store holds.
+    """Show what a store holds, takes and cost.
 
-    Also its bytes a token, what Write cost, and what it was written with. Bytes a token are set against the sources' own and against a full KV cache. No model is loaded.
+    Bytes a token are set against the sources' own and against a full KV cache (2 x layers x kv_heads x head_dim x 2).
+    No model is loaded.
     """
     out.configure(json=json, quiet=quiet)
     target = store or options.only_store()

@@ -1,143 +1,190 @@
-"""After how many questions a store pays: Q* = (W - I0) / (T0 - T), measured on the store itself. DESIGN.md §7.
-
-T0 (replay) and T (comem) are the medians over repetitions of the mean time a question, each from fetch to exactly G
-new tokens over identical packs (`measure.timing`). The 95 % interval of T0 - T is a paired bootstrap over repetitions:
-it covers the noise of timing on these questions, not other questions, and W and I0 are taken as measured. Where it
-spans zero the answer is "unresolved", where it lies wholly at or below zero "never". The paper's §5.3 and Table 5.
-"""
+"""Measure a store's break-even: both one-time costs, then both arms interleaved over the same packs. DESIGN.md §7."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from comem_cli.measure.one_time import RawTime, WriteTime
-from comem_cli.measure.statistics import Interval, median, paired_interval
-from comem_cli.measure.timing import Run, by_repetition
+from comem_cli.errors import UsageError
+from comem_cli.measure.crossing import Row, row_json, solve
+from comem_cli.measure.one_time import RawTime, WriteTime, raw_time, write_time
+from comem_cli.measure.questions import made_questions, read_cases
+from comem_cli.measure.statistics import CONFIDENCE, RESAMPLES
+from comem_cli.measure.timing import BOTH, BOUNDARIES, Question, Run, interleave
+from comem_cli.model import load
+from comem_cli.read.ask import Asker, AskOptions
+from comem_cli.store.reader import StoreReader
 
-Verdict = Literal["finite", "never", "unresolved"]
+if TYPE_CHECKING:
+    from comem_cli.read.session import Session
+
+SCHEMA = 1
+LEAST_REPEAT = 5  # with fewer the smallest and the largest repetition cover the median in less than 93 %
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """Say after how many questions a store pays; `queries` is None where that is unresolved, inf for never."""
+class BreakEvenOptions:
+    """Hold what to measure: answer lengths, repetitions, and questions from a file or `samples` made ones."""
 
-    verdict: Verdict
-    queries: float | None
-    low: float
-    high: float
+    generate: tuple[int, ...] = (1, 32, 128)
+    repeat: int = 7
+    cases: Path | None = None
+    samples: int = 3
+    top_k: int = 12
+    hop: int = 4
+    rounds: int = 3
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def checked(self) -> BreakEvenOptions:
+        """Return the options; raises UsageError (2) for a value out of range."""
+        if not self.generate or min(self.generate) < 1:
+            raise UsageError("--generate needs lengths of at least 1 token", "pass --generate 1,32,128")
+        if self.repeat < LEAST_REPEAT:
+            raise UsageError(
+                f"--repeat {self.repeat} is too few for a 95 % interval", f"pass --repeat {LEAST_REPEAT} or more"
+            )
+        if self.samples < 1:
+            raise UsageError(f"--samples {self.samples} is below 1", "pass --samples 3")
+        return self
 
 
 @dataclass(frozen=True)
-class Row:
-    """Hold the break-even at one answer length; times in s a question, `saving` the interval of T0 - T."""
+class BreakEven:
+    """Hold everything that was measured on one store, and the rows worked out from it."""
 
-    new_tokens: int
-    cost_s: float  # W - I0
-    replay_s: float  # T0
-    comem_s: float  # T
-    saving: Interval
-    crossing: Crossing
+    facts: dict[str, Any]  # store, model, machine and settings
+    write: WriteTime
+    raw: RawTime
+    questions: tuple[Question, ...]
+    rows: tuple[Row, ...]
+    runs: tuple[Run, ...]
 
-    @property
-    def saving_s(self) -> float:
-        """Return T0 - T."""
-        return self.replay_s - self.comem_s
+    def to_json(self, questions: int | None) -> dict[str, Any]:
+        """Return every number that Q* follows from; `questions` adds the balance at that many."""
+        asked = [
+            {
+                "question": question.text,
+                "query_tokens": len(question.query),
+                "chunks": len(question.evidence.pack),
+                "chunk_tokens": question.evidence.tokens,
+                "select_ms": question.evidence.select_ms,
+            }
+            for question in self.questions
+        ]
+        return {
+            "schema": SCHEMA,
+            **self.facts,
+            "boundaries": BOUNDARIES,
+            "write": asdict(self.write),
+            "raw": asdict(self.raw),
+            "rows": [row_json(row, questions) for row in self.rows],
+            "questions": asked,
+            "runs": [run.to_json() for run in self.runs],
+        }
 
-    def total(self, questions: int) -> tuple[float, Interval]:
-        """Return the s that the store saves over that many questions, W and I0 included, with its interval."""
-        low, high = (questions * bound - self.cost_s for bound in (self.saving.low, self.saving.high))
-        return questions * self.saving_s - self.cost_s, Interval(low, high)
 
+def measure(
+    store: Path,
+    resolve: Callable[[], load.ModelFiles],
+    options: BreakEvenOptions,
+    *,
+    note: Callable[[str], None],
+    warn: Callable[[str], None],
+    progress: Progress,
+) -> BreakEven:
+    """Measure W, I0, T0 and T on a store; progress receives (runs done, runs in all).
 
-def crossing(cost_s: float, saving_s: float, saving: Interval) -> Crossing:
-    """Solve for Q*: cost_s = W - I0, saving_s = T0 - T with its interval, all in s.
-
-    A store that costs no more than raw text and saves time pays from the first question: 0.
+    Raises: UsageError (2) for a store of split 0, ComemError (1) for a ledger without Write, and what `ask` raises.
     """
-    if saving.high <= 0:
-        return Crossing("never", math.inf, math.inf, math.inf)
-    low = max(0.0, cost_s / saving.high)
-    if saving.low <= 0 or saving_s <= 0:
-        return Crossing("unresolved", None, low, math.inf)
-    return Crossing("finite", max(0.0, cost_s / saving_s), low, max(0.0, cost_s / saving.low))
+    _require_residuals(store)
+    files = resolve()
+    asking = AskOptions(
+        top_k=options.top_k,
+        hop=options.hop,
+        rounds=options.rounds,
+        max_new_tokens=max(options.generate),
+        device=options.device,
+        dtype=options.dtype,
+    )
+    with Asker(store, lambda: files, asking.checked(), note=note, warn=warn) as asker:
+        reader = asker.store
+        write = write_time(reader)
+        questions = [Question(text, *_prepared(asker, text)) for text in _texts(reader, files, options)]
+        note("timing the ingest of raw text ...")
+        raw = raw_time(reader, files)
+        session = asker.session
+        runs = _run(session, questions, options, note, progress)
+        _warn_of_other_machine(write, session, warn)
+        facts = _facts(reader, files, session, options)
+    rows = solve(runs, options.generate, write, raw, options.seed)
+    return BreakEven(facts, write, raw, tuple(questions), tuple(rows), tuple(runs))
 
 
-def solve(runs: Sequence[Run], lengths: Sequence[int], write: WriteTime, raw: RawTime, seed: int) -> list[Row]:
-    """Work out one row an answer length from timed runs of both arms."""
-    cost = write.seconds - raw.seconds
-    rows = []
-    for length in lengths:
-        replay, comem = (by_repetition(runs, arm, length) for arm in ("replay", "comem"))
-        saving = paired_interval(replay, comem, seed=seed)
-        t0, t = median(replay), median(comem)
-        rows.append(Row(length, cost, t0, t, saving, crossing(cost, t0 - t, saving)))
-    return rows
+def _require_residuals(store: Path) -> None:
+    with StoreReader(store) as reader:
+        if not reader.fingerprint.split:
+            raise UsageError(
+                f"{store} has split 0: it is the replay arm itself, with nothing written that could pay",
+                "write a store with residuals: comem ingest PATH --store DIR --split N",
+            )
+        write_time(reader)
 
 
-def sentence(row: Row, questions: int) -> str:
-    """Say what that many questions cost or save, and after how many the store pays."""
-    total, bounds = row.total(questions)
-    many = f"{questions:,} question{'s' if questions != 1 else ''}"
-    span = f"95 % interval {seconds(bounds.low)} to {seconds(bounds.high)}"
-    if bounds.low > 0:
-        at_n = f"at {many} the store saves {seconds(total)} ({span})"
-    elif bounds.high < 0:
-        at_n = f"at {many} the store costs {seconds(-total)} more than replaying raw text ({span} saved)"
-    else:
-        at_n = f"at {many} it is unresolved whether the store saves time ({span} saved)"
-    return f"{row.new_tokens} new tokens: {at_n}; {_pays(row.crossing)}."
+def _texts(reader: StoreReader, files: load.ModelFiles, options: BreakEvenOptions) -> list[str]:
+    if options.cases is not None:
+        return read_cases(options.cases)
+    return made_questions(reader, load.tokenizer(files), options.samples, options.seed)
 
 
-def _pays(found: Crossing) -> str:
-    if found.verdict == "never":
-        return "it never pays, because a question is no faster"
-    if found.queries is None:
-        least = f", though not before {math.ceil(found.low):,}" if found.low > 1 else ""
-        return f"after how many questions it pays is unresolved{least}"
-    if found.queries == 0:
-        return "it pays from the first question"
-    count = math.ceil(found.queries)
-    return f"it pays after {count:,} question{'s' if count != 1 else ''}"
+def _prepared(asker: Asker, text: str) -> tuple[tuple[int, ...], Any]:
+    query, evidence = asker.prepare(text)
+    return tuple(query), evidence
 
 
-def seconds(value: float) -> str:
-    """Write a time with three significant digits, from ms up to days."""
-    size = abs(value)
-    for unit, factor, least in (("d", 86400, 172800), ("h", 3600, 7200), ("min", 60, 300), ("s", 1, 1)):
-        if size >= least:
-            return f"{_digits(value / factor)} {unit}"
-    return f"{_digits(value * 1e3)} ms"
+def _run(
+    session: Session,
+    questions: Sequence[Question],
+    options: BreakEvenOptions,
+    note: Callable[[str], None],
+    progress: Progress,
+) -> list[Run]:
+    total = options.repeat * len(questions) * len(BOTH)
+    note(f"timing {total} answers of {max(options.generate)} tokens, after a warm-up ...")
+    runs = []
+    for run in interleave(session, questions, options.generate, options.repeat, options.seed):
+        runs.append(run)
+        progress(len(runs), total)
+    return runs
 
 
-def _digits(value: float) -> str:
-    """Write three significant digits, without an exponent."""
-    places = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-    return f"{value:,.{min(places, 3)}f}"
+def _warn_of_other_machine(write: WriteTime, session: Session, warn: Callable[[str], None]) -> None:
+    device = str(session.model.device)
+    if set(write.devices) != {device}:
+        warn(f"the store was written on {', '.join(write.devices)}, questions are timed on {device}")
 
 
-def row_json(row: Row, questions: int | None) -> dict[str, Any]:
-    """Return a row as JSON values, unrounded; null stands for infinite or unresolved, `verdict` says which."""
-    found: dict[str, Any] = {
-        "new_tokens": row.new_tokens,
-        "replay_s": row.replay_s,
-        "comem_s": row.comem_s,
-        "saving_s": row.saving_s,
-        "saving_low_s": row.saving.low,
-        "saving_high_s": row.saving.high,
-        "verdict": row.crossing.verdict,
-        "q_star": _finite(row.crossing.queries),
-        "q_star_low": _finite(row.crossing.low),
-        "q_star_high": _finite(row.crossing.high),
+def _facts(reader: StoreReader, files: load.ModelFiles, session: Session, options: BreakEvenOptions) -> dict[str, Any]:
+    import torch
+
+    return {
+        "store": str(reader.path),
+        "store_id": reader.store_id,
+        "generation": reader.generation,
+        "split": reader.fingerprint.split,
+        "model": files.name,
+        "device": str(session.model.device),
+        "dtype": str(session.model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "generate": list(options.generate),
+        "repeat": options.repeat,
+        "top_k": options.top_k,
+        "seed": options.seed,
+        "questions_from": "cases" if options.cases is not None else "store",
+        "confidence": CONFIDENCE,
+        "resamples": RESAMPLES,
     }
-    if questions is not None:
-        total, bounds = row.total(questions)
-        at_n = {"questions": questions, "saving_s": total, "low_s": bounds.low, "high_s": bounds.high}
-        found["at_questions"] = at_n | {"sentence": sentence(row, questions)}
-    return found
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

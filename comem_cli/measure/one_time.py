@@ -1,8 +1,9 @@
 """The one-time cost of each arm: W for stored residuals, I0 for stored token ids. DESIGN.md §7.
 
-W is what the store's own ledger measured: reading, extracting, tokenising, layers [0:j), buffering and commits, per
-token of the present write mode, times the tokens that the store holds now. Left out: loading the model, the last
-transaction of each command, chunks that were replaced or dropped since, and the BM25 index, which both arms need.
+W is what the store's own ledger measured under its present fingerprint: reading, extracting, tokenising, layers
+[0:j), buffering and commits, per token written, times the tokens that the store holds now. Left out: loading the model,
+the last transaction of each command, chunks that were replaced or dropped since, and the BM25 index, which both arms
+need. Of a store that was rewritten into another mode W is the rewrite alone, which reads no source.
 
 I0 is measured here: an ingest at split 0 of the same sources into a temporary store, scaled to all tokens where some
 sources changed. With none left the stored token ids are written again instead; reading and tokenising are then missing.
@@ -10,6 +11,7 @@ sources changed. With none left the stored token ids are written again instead; 
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,7 +22,9 @@ from comem_cli.errors import ComemError
 from comem_cli.model.load import ModelFiles
 from comem_cli.store.facts import source_changed, write_costs
 from comem_cli.store.reader import StoreReader
-from comem_cli.store.run import IngestRun, WriteOptions
+from comem_cli.store.rows import LedgerRow
+from comem_cli.store.run import IngestRun
+from comem_cli.store.setup import WriteOptions
 from comem_cli.store.writer import COMPUTE_DTYPE, StoreWriter
 
 
@@ -51,13 +55,13 @@ class RawTime:
 
 
 def write_time(reader: StoreReader) -> WriteTime:
-    """Return W of a store; raises ComemError (1) where its ledger has no Write in the store's mode."""
-    kinds = ("write", f"write:{reader.fingerprint.mode}")
-    costs = [cost for cost in write_costs(reader.ledger()) if cost.kind in kinds]
+    """Return W of a store; raises ComemError (1) where its ledger has no Write under the store's fingerprint."""
+    digest = reader.fingerprint.digest()
+    costs = write_costs(row for row in reader.ledger() if _belongs(row, reader.fingerprint.mode, digest))
     tokens = sum(cost.tokens for cost in costs)
     if not tokens:
         raise ComemError(
-            f"the ledger of {reader.path} has no measured Write in mode {reader.fingerprint.mode}",
+            f"the ledger of {reader.path} has no measured Write of what it holds",
             "write the documents into a new store: comem ingest PATH --store DIR",
         )
     wall, forward, io = (
@@ -66,6 +70,13 @@ def write_time(reader: StoreReader) -> WriteTime:
     stored = reader.counts().tokens
     names = [tuple(dict.fromkeys(getattr(cost, name) for cost in costs)) for name in ("kind", "device", "dtype")]
     return WriteTime((wall + io) * stored / tokens, wall, forward, io, tokens, stored, *names)
+
+
+def _belongs(row: LedgerRow, mode: str, digest: str) -> bool:
+    """Tell whether a ledger row measured a Write under the store's present fingerprint."""
+    if row.kind not in ("write", f"write:{mode}"):
+        return False
+    return bool(json.loads(row.detail).get("fingerprint", digest) == digest)
 
 
 def raw_time(reader: StoreReader, files: ModelFiles) -> RawTime:

@@ -11,13 +11,16 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comem_cli.measure.statistics import median
+from comem_cli.read.ask import ARMS
 from comem_cli.read.evidence import Evidence
-from comem_cli.read.generate import Sampling
-from comem_cli.read.session import ARMS, Session
 
+if TYPE_CHECKING:
+    from comem_cli.read.session import Session
+
+BOTH = ARMS["both"]
 BOUNDARIES = {
     "select": "question to chunks, their token ids read; both arms share it, so it is in no total",
     "fetch": "the pack's rows into memory: comem reads residuals from the store and checks every checksum, "
@@ -67,6 +70,8 @@ def run_arm(
     session: Session, question: Question, arm: str, lengths: Sequence[int]
 ) -> tuple[dict[str, float], dict[int, float]]:
     """Run one arm for exactly max(lengths) greedy tokens; return ms by boundary and decode ms at each length."""
+    from comem_cli.read.generate import Sampling
+
     stamps: list[float] = []
 
     def on_token(token: int) -> bool:
@@ -83,12 +88,12 @@ def interleave(
 ) -> Iterator[Run]:
     """Warm up once with every question and arm, then yield the timed runs of `repeat` repetitions."""
     for question in questions:
-        for arm in ARMS:
+        for arm in BOTH:
             run_arm(session, question, arm, [min(WARM_TOKENS, max(lengths))])
     draw = random.Random(seed)
     for repetition in range(repeat):
         for number in draw.sample(range(len(questions)), len(questions)):
-            for order, arm in enumerate(draw.sample(ARMS, len(ARMS))):
+            for order, arm in enumerate(draw.sample(BOTH, len(BOTH))):
                 ms, decode = run_arm(session, questions[number], arm, lengths)
                 yield Run(repetition, number, arm, order, ms["fetch"], ms["query_write"], ms["read"], decode)
 

@@ -62,6 +62,7 @@ class Session:
         identity: ModelIdentity,
         tokenizer: tokenizers.Tokenizer,
     ) -> None:
+        self.model = model
         self._store = store
         self._tokenizer = tokenizer
         self._window = identity.window

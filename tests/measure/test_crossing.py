@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comem_cli.measure.break_even import Row, crossing, row_json, seconds, sentence, solve
+from comem_cli.measure.crossing import Row, crossing, row_json, seconds, sentence, solve
 from comem_cli.measure.one_time import RawTime, WriteTime
 from comem_cli.measure.statistics import Interval
 from comem_cli.measure.timing import Run, by_repetition
@@ -55,10 +55,11 @@ def test_at_break_even_both_arms_have_cost_the_same(cost, a, b, c):
 
 def test_the_sentence_says_what_many_questions_save_and_when_it_pays():
     assert sentence(row(10.0, 3.0, 2.0, 0.9, 1.1), 100) == (
-        "32 new tokens: at 100 questions the store saves 90.0 s (95 % interval 80.0 s to 100 s); "
-        "it pays after 10 questions."
+        "G = 32: at 100 questions the store saves 90.0 s (95 % interval 80.0 s to 100 s); it pays after 10 questions."
     )
-    assert "at 1 question the store costs 9.00 s more" in sentence(row(10.0, 3.0, 2.0, 0.9, 1.1), 1)
+    assert (
+        "at 1 question the store costs 9.00 s more than replay of raw text (95 % interval 8.90 s to 9.10 s); "
+    ) in sentence(row(10.0, 3.0, 2.0, 0.9, 1.1), 1)
     assert "at 10 questions it is unresolved whether" in sentence(row(10.0, 3.0, 2.0, 0.9, 1.1), 10)
     assert "unresolved, though not before 10." in sentence(row(10.0, 3.0, 2.0, -0.1, 1.1), 5)
     assert "it never pays" in sentence(row(10.0, 2.0, 3.0, -1.1, -0.9), 5)
