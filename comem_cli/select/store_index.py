@@ -7,6 +7,7 @@ and named in a commit of its own, so a crash leaves the old index named, or none
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from comem_cli.errors import IndexStaleError
@@ -20,15 +21,33 @@ def rebuild_index(writer: StoreWriter) -> int:
 
     Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
     """
-    folder = writer.path / INDEX_DIR
+    folder = IndexFolder(writer.path)
     name = writer.content
     with StoreReader(writer.path) as reader:
-        count = build_index(folder / name, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()))
+        count = folder.build(name, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()))
     writer.set_index(name, writer.content)
-    for other in folder.iterdir():
-        if other.name != name:
-            shutil.rmtree(other)  # an index that a reader still has open stays readable to it
+    folder.keep_only(name)
     return count
+
+
+class IndexFolder:
+    """Hold the indexes of one store; the caller holds its writer lock."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store / INDEX_DIR
+
+    def build(self, name: str, chunks: Iterable[tuple[int, bytes]]) -> int:
+        """Build an index of (chunk id, token ids as uint32 LE bytes) aside; return the number of chunks.
+
+        Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
+        """
+        return build_index(self._path / name, chunks)
+
+    def keep_only(self, name: str) -> None:
+        """Remove every other index; one that a reader has open stays readable to it."""
+        for other in self._path.iterdir():
+            if other.name != name:
+                shutil.rmtree(other)
 
 
 def open_store_index(reader: StoreReader) -> Bm25Index:

@@ -80,8 +80,20 @@ def live_content(catalogue: Catalogue, chunk_ids: Iterable[int]) -> int:
 
 def content_term(chunk: ChunkRow) -> int:
     """Return a live chunk's part of the content digest."""
-    digest = hashlib.blake2b(chunk.id.to_bytes(8, "little") + bytes.fromhex(chunk.key), digest_size=16)
+    return content_part(chunk.id, chunk.key)
+
+
+def content_part(chunk_id: int, key: str) -> int:
+    """Return what a chunk of this id and key adds to the content digest."""
+    digest = hashlib.blake2b(chunk_id.to_bytes(8, "little") + bytes.fromhex(key), digest_size=16)
     return int.from_bytes(digest.digest(), "little")
+
+
+def replace_placements(catalogue: Catalogue, documents: Iterable[Sequence[PlacementRow]]) -> None:
+    """Let each of `documents` place other chunks: its placements, in order. Needs an open transaction."""
+    for placements in documents:
+        catalogue.delete_in("placement", "document_id", {row.document_id for row in placements})
+        _insert(catalogue, placements)
 
 
 def drop_unplaced(catalogue: Catalogue) -> tuple[int, list[int]]:

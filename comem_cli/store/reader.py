@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from comem_cli.errors import NoStoreError
 from comem_cli.store import catalogue as catalogues
 from comem_cli.store import format
+from comem_cli.store.document import chunk_ids, document_chunks
 from comem_cli.store.edits import CONTENT_MODULUS, PLACED, content_term
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import ReaderLease
@@ -167,11 +168,6 @@ class StoreReader:
         )
         return list(dict.fromkeys(chunk_id for _, _, chunk_id in placements))
 
-    def document_chunk_ids(self, document_id: int) -> list[int]:
-        """Return the chunk id at each place of a document, in order."""
-        rows = self._catalogue.rows(PlacementRow, "WHERE document_id = ? ORDER BY number", (document_id,))
-        return [row.chunk_id for row in rows]
-
     def iter_chunks(self) -> Iterator[ChunkRow]:
         """Stream the live chunks with their token ids, by id, in constant memory.
 
@@ -198,6 +194,14 @@ class StoreReader:
         if absent:
             raise self._catalogue.corrupt(f"no chunk {absent[0]} in the catalogue")
         return [self._read[chunk_id] for chunk_id in chunk_ids]
+
+    def document_chunks(self, document_id: int) -> list[ChunkRow]:
+        """Return a document's chunks in order; raises CorruptStoreError (13)."""
+        return [chunk for _, chunk in document_chunks(self._catalogue, document_id)]
+
+    def stored(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` whose chunks are in the store, placed or not."""
+        return set(chunk_ids(self._catalogue, keys))
 
     def token_ids(self, chunk_id: int) -> bytes:
         """Return a chunk's token ids, (n,) uint32 little-endian."""

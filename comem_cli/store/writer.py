@@ -22,10 +22,11 @@ from types import TracebackType
 from comem_cli.errors import FingerprintError, NoStoreError
 from comem_cli.store import catalogue as catalogues
 from comem_cli.store import create, durable, edits, format, shards
+from comem_cli.store.document import chunk_ids, document_chunks
 from comem_cli.store.edits import NewDocument, Placement
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import WriterLock
-from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, MetaRow, RootRow, ShardRow
+from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, MetaRow, PlacementRow, RootRow, ShardRow
 
 COMPUTE_DTYPE = "compute_dtype"  # the recorded fact that a resumed Write must share
 
@@ -152,7 +153,7 @@ class StoreWriter:
     def stored(self, keys: Iterable[str]) -> set[str]:
         """Return those of `keys` whose chunks are durable or buffered: they need not be computed again."""
         wanted = set(keys)
-        return set(self._durable_ids(wanted)) | (wanted & self._chunks.keys())
+        return set(self.chunk_ids(wanted)) | (wanted & self._chunks.keys())
 
     def add_root(self, path: Path) -> int:
         """Return the id of a source root (an absolute path), new with the next commit or known already."""
@@ -213,7 +214,7 @@ class StoreWriter:
         """
         row = DocumentRow(self._next_document, root_id, os.fsencode(path), size, mtime_ns, sha256, encoding, kind)
         self._next_document += 1
-        ids = self._durable_ids(place.key for place in placements)
+        ids = self.chunk_ids(place.key for place in placements)
         self._waiting[root_id, row.path] = _Waiting(NewDocument(row, tuple(placements)), ids)
 
     def remove_documents(self, ids: Iterable[int]) -> None:
@@ -271,6 +272,35 @@ class StoreWriter:
         self._catalogue.checkpoint()
         return dropped
 
+    def document_chunks(self, document_id: int) -> list[tuple[PlacementRow, ChunkRow]]:
+        """Return a committed document's chunks in order, each with its place; raises CorruptStoreError (13)."""
+        return document_chunks(self._catalogue, document_id)
+
+    def chunk_ids(self, keys: Iterable[str]) -> dict[str, int]:
+        """Map those of `keys` that are durable to the ids of their chunks."""
+        return chunk_ids(self._catalogue, keys)
+
+    def swap(
+        self,
+        fingerprint: Fingerprint,
+        recorded: Mapping[str, str],
+        documents: Iterable[Sequence[PlacementRow]],
+        content: str,
+    ) -> None:
+        """Turn the store over to other chunks of the same documents, in one transaction.
+
+        documents: the new placements of every document, of chunks that are durable. content: the digest of those
+        chunks, and the name of the index that was built for them.
+
+        Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1); the store then stays as it was.
+        """
+        with self._generation() as facts:
+            edits.replace_placements(self._catalogue, documents)
+            facts["fingerprint"] = json.dumps(fingerprint.to_dict(), sort_keys=True)
+            facts["recorded"] = json.dumps(dict(recorded), sort_keys=True)
+            facts["content"] = facts["index_name"] = facts["index_content"] = content
+        self.fingerprint, self.recorded = fingerprint, dict(recorded)
+
     def set_index(self, name: str, content: str) -> None:
         """Name the index that matches the live chunks of digest `content`, as a commit of its own.
 
@@ -304,9 +334,6 @@ class StoreWriter:
     def _write_array_document(self) -> None:
         if self.fingerprint.split:
             shards.write_array_document(self.path, self.width, self._capacity, self._live_shards())
-
-    def _durable_ids(self, keys: Iterable[str]) -> dict[str, int]:
-        return {row.key: row.id for row in self._catalogue.rows_in(ChunkRow, "key", keys)}
 
     def _write_shard(self, batch: edits.Batch) -> None:
         if self._builder.blocks:
