@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from comem_cli import __version__
-from comem_cli.commands import ask, index, ingest, models, stats
-from comem_cli.errors import ComemError, from_os_error
+from comem_cli.commands import ask, break_even, index, ingest, models, overlap_write, stats, verify
+from comem_cli.errors import ComemError, UsageError, from_os_error
 from comem_cli.output import out
 
 
@@ -56,6 +56,17 @@ def _outcome(error: BaseException) -> int:
     return 1
 
 
+def _unparsed(error: typer.TyperException) -> int:
+    """Report a command line that does not parse; without any command, Typer's message is the whole help."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "comem")
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        out.usage(message)
+        return error.exit_code
+    out.configure(json="--json" in sys.argv)
+    return _fail(UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", f"{command} --help"))
+
+
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command so that every exception becomes one line, a hint and an exit code."""
 
@@ -68,7 +79,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except BaseException as error:
             code = _outcome(error)
             if _debug() and code not in (0, 130, 143):
-                raise
+                out.traceback(error)
             raise typer.Exit(code) from None
 
     return run
@@ -105,7 +116,10 @@ def comem(
 app.command("ingest")(guarded(ingest.ingest))
 app.command("index")(guarded(index.index))
 app.command("ask")(guarded(ask.ask))
+app.command("overlap-write")(guarded(overlap_write.overlap_write))
 app.command("stats")(guarded(stats.stats))
+app.command("break-even")(guarded(break_even.break_even))
+app.command("verify")(guarded(verify.verify))
 models_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get and list models.")
 models_app.command("pull")(guarded(models.pull))
 models_app.command("list")(guarded(models.show))
@@ -120,6 +134,11 @@ def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGTERM, _on_sigterm)
     try:
-        app()
+        code = app(prog_name="comem", standalone_mode=False)
+    except typer.TyperException as error:
+        code = _unparsed(error)
     except (KeyboardInterrupt, Terminated, BrokenPipeError) as error:  # outside a command
-        sys.exit(_outcome(error))
+        code = _outcome(error)
+    except SystemExit as error:  # Typer's answer to a pipe that closed while it printed help
+        code = _broken_pipe() if isinstance(error.__context__, BrokenPipeError) else error.code
+    sys.exit(code)

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from traceback import format_exception
 from typing import Any, Protocol, TextIO
 
 # C0 but tab and newline, DEL, C1, and the bidirectional overrides that can reorder what a reader sees.
@@ -53,9 +54,9 @@ class Output:
 
     # stdout: data
 
-    def text(self, text: str = "") -> None:
-        """Print a line of data."""
-        print(sanitise(text), flush=True)
+    def text(self, text: str = "", *, one_line: bool = False) -> None:
+        """Print a line of data; with `one_line`, tabs and newlines inside it are made visible."""
+        print(sanitise(text, one_line=one_line), flush=True)
 
     def piece(self, text: str) -> None:
         """Print a piece of an answer as it is generated, without a newline."""
@@ -70,19 +71,20 @@ class Output:
         print(json.dumps(value, ensure_ascii=True, separators=(",", ":")), flush=True)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print rows: aligned on a terminal, tab-separated in a pipe, never cut."""
-        cells = [[sanitise(str(cell), one_line=True) for cell in row] for row in rows]
+        """Print rows: aligned on a terminal, tab-separated with plain numbers in a pipe, never cut."""
         if not sys.stdout.isatty():
-            for row in [list(header), *cells]:
-                print("\t".join(row), flush=True)
+            for row in [header, *rows]:
+                print("\t".join(sanitise(str(cell), one_line=True) for cell in row), flush=True)
             return
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*header, box=None, pad_edge=False)
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
+        table = Table(box=None, pad_edge=False, header_style="" if os.environ.get("NO_COLOR") else "bold")
+        for name in header:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(sanitise(_grouped(cell), one_line=True)) for cell in row))
         Console().print(table)
 
     # stderr: everything else
@@ -105,6 +107,14 @@ class Output:
         if hint:
             self._stderr(f"hint: {sanitise(hint, one_line=True)}")
 
+    def usage(self, text: str) -> None:
+        """Print the help that answers a command line without a command."""
+        self._stderr(text)
+
+    def traceback(self, error: BaseException) -> None:
+        """Print where an error came from; only COMEM_DEBUG=1 asks for it."""
+        self._stderr(sanitise("".join(format_exception(error)).rstrip()))
+
     def _stderr(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
@@ -119,6 +129,11 @@ class Output:
         scale = unit == "B"
         with tqdm(total=total, desc=what, unit=unit, unit_scale=scale, file=sys.stderr, leave=False) as bar:
             yield bar
+
+
+def _grouped(cell: object) -> str:
+    """Write whole numbers with thousands separators, anything else as it is."""
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comem_cli.commands import options
+from comem_cli.commands.ask_view import live_printer, show_answer
 from comem_cli.errors import StaleSourcesError, UsageError
 from comem_cli.output import out, stdout_is_terminal
 
 if TYPE_CHECKING:
-    from comem_cli.read.ask import Asked, AskOptions
+    from comem_cli.read.ask import AskOptions
 
 
 def ask(
-    store: Annotated[str, typer.Argument(metavar="[STORE] QUESTION", help="Store, then question.")],
-    question: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    words: Annotated[
+        list[str], typer.Argument(metavar="[STORE] QUESTION", help="STORE may be left out where ./stores holds one.")
+    ],
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,
@@ -43,10 +46,9 @@ def ask(
     With QUESTION '-', read JSON lines {"question": ...} from stdin and answer each on one line; other fields are
     passed through, and the model is loaded once.
     """
-    batch = (question if question is not None else store) == "-"
+    batch = words[-1] == "-"
     out.configure(json=json or batch, quiet=quiet)
-    target = Path(store) if question is not None else options.only_store()
-    text = question if question is not None else store
+    target, text = _store_and_question(words)
     out.note(f"opening {target} ...")
     from comem_cli.read.ask import AskOptions
 
@@ -58,40 +60,33 @@ def ask(
         _single(target, model, text, chosen, fail_stale)
 
 
+def _store_and_question(words: list[str]) -> tuple[Path, str]:
+    """Tell STORE and QUESTION apart; raises UsageError (2) for an unquoted or missing question."""
+    named = (Path(words[0]) / "catalog.sqlite").is_file()
+    if len(words) > 2:
+        store, rest = (words[:1], words[1:]) if named else ([], words)
+        raise UsageError("a question is one argument", f"quote it: comem ask {shlex.join([*store, ' '.join(rest)])}")
+    if len(words) == 2:
+        return Path(words[0]), words[1]
+    if named:
+        raise UsageError("the question is missing", f'comem ask {shlex.quote(words[0])} "what do you want to know?"')
+    return options.only_store(), words[0]
+
+
 def _single(target: Path, model: str | None, question: str, chosen: AskOptions, fail_stale: bool) -> None:
     from comem_cli.read.ask import Asker, require_question
 
     require_question(question, chosen)
     with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
         live = not out.json and chosen.arm != "both" and stdout_is_terminal()
-        asked = asker.ask(question, on_text=out.piece if live else None)
+        asked = asker.ask(question, on_text=live_printer() if live else None)
     if out.json:
         out.document(asked.to_json())
     else:
-        _show(asked, streamed=live)
+        show_answer(asked, streamed=live)
     stale = [source.places[0].path for source in asked.sources if source.stale]
     if stale and fail_stale:
         raise StaleSourcesError(f"{stale[0]} changed after it was ingested", f"comem ingest PATH --store {target}")
-
-
-def _show(asked: Asked, *, streamed: bool) -> None:
-    if streamed:
-        out.text()
-    elif len(asked.answers) == 1:
-        out.text(asked.answers[0].text)
-    else:
-        for answer in asked.answers:
-            ms = answer.timing_ms
-            out.text(f"{answer.arm}: {answer.text}")
-            out.text(f"  read {ms['read']:.0f} ms, decode {ms['decode']:.0f} ms, {len(answer.ids)} tokens")
-        out.text(f"agree: {'yes' if asked.agree else 'no'}")
-    out.text()
-    out.text("Sources")
-    for number, source in enumerate(asked.sources, 1):
-        stale = "  (changed since ingest)" if source.stale else ""
-        first, *others = [f"{place.path}:{place.line_first}-{place.line_last}" for place in source.places]
-        also = f"  also {', '.join(others)}" if others else ""
-        out.text(f"[{number}] {first}  {source.score:.2f}{also}{stale}")
 
 
 def _batch(target: Path, model: str | None, chosen: AskOptions) -> None:
@@ -101,7 +96,7 @@ def _batch(target: Path, model: str | None, chosen: AskOptions) -> None:
         raise UsageError("no questions on stdin", """echo '{"question": "..."}' | comem ask STORE -""")
     code = 0
     with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
-        for number, line in enumerate(sys.stdin, 1):
+        for number, line in enumerate(sys.stdin.buffer, 1):
             if line.strip():
                 answer: dict[str, Any] = asker.ask_line(line, number)
                 out.event(answer)

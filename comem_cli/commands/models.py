@@ -15,7 +15,10 @@ def pull(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Download and convert a model into the user cache, so that later commands work offline."""
+    """Get a model into the user cache.
+
+    It is downloaded and converted as needed; later commands then work offline.
+    """
     out.configure(json=json, quiet=quiet)
     files = options.resolve_model(model)
     if out.json:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -30,8 +31,11 @@ Model = Annotated[
         help="Hub id, model directory or GGUF file. Default: the embedded SmolLM2-135M-Instruct.",
     ),
 ]
-Device = Annotated[str, typer.Option(envvar="COMEM_DEVICE", help="auto, cuda, cuda:N, mps or cpu.")]
-Dtype = Annotated[str, typer.Option(envvar="COMEM_DTYPE", help="auto (bf16 where it is native), bf16, fp16 or fp32.")]
+Device = Annotated[str, typer.Option(envvar="COMEM_DEVICE", metavar="DEVICE", help="auto, cuda, cuda:N, mps or cpu.")]
+Dtype = Annotated[
+    Literal["auto", "bf16", "fp16", "fp32"],
+    typer.Option(envvar="COMEM_DTYPE", metavar="DTYPE", help="auto (bf16 where it is native), bf16, fp16 or fp32."),
+]
 
 
 def default_store(paths: list[Path]) -> Path:
@@ -52,7 +56,8 @@ def only_store() -> Path:
     if not found:
         raise NoStoreError(f"no store in ./{STORES}", "comem ingest PATH")
     names = ", ".join(str(path) for path in found)
-    raise NoStoreError(f"several stores in ./{STORES}: {names}", "name one of them before the question")
+    again = shlex.join(["comem", *sys.argv[1:2], str(found[0]), *sys.argv[2:]])
+    raise NoStoreError(f"several stores in ./{STORES}: {names}", f"name one of them: {again}")
 
 
 @contextmanager

@@ -149,7 +149,7 @@ class Asker:
         """Return the session, loading the model the first time."""
         return self._session or self._load()
 
-    def ask_line(self, line: str, number: int) -> dict[str, Any]:
+    def ask_line(self, line: str | bytes, number: int) -> dict[str, Any]:
         """Answer one JSON line; other fields are passed through, an error becomes fields of its own.
 
         A store that turns out damaged is raised, as for a single question.

@@ -22,6 +22,8 @@ def render(template: str, question: str) -> str:
     """Put the question into the template; raises UsageError (2) where there is no place or no question."""
     if not question.strip():
         raise UsageError("the question is empty", 'comem ask STORE "what do you want to know?"')
+    if any("\ud800" <= letter <= "\udfff" for letter in question + template):
+        raise UsageError("the question is not Unicode text", "pass it as UTF-8")
     if "{question}" not in template:
         raise UsageError("the template has no {question}", "pass --template with {question} where it belongs")
     return template.replace("{question}", question.strip())

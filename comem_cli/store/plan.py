@@ -36,6 +36,17 @@ class Plan:
         return sum(source.size for source in self.changed)
 
 
+def require_sources(paths: Sequence[Path], store: Path) -> None:
+    """Refuse paths that give nothing to ingest before a store is made for them; only the first entry is looked for.
+
+    Raises UsageError (2) for a path that is not there, and for paths without any file where `store` does not exist:
+    in one that does, an empty folder means that its documents are gone.
+    """
+    found = walk(paths)
+    if not store.is_dir() and next(found, None) is None:
+        raise _nothing(paths)
+
+
 def make_plan(
     paths: Sequence[Path], documents: Iterable[DocumentRow], roots: Mapping[int, str], *, yes: bool = False
 ) -> Plan:
@@ -79,10 +90,14 @@ def _below(path: bytes, folders: Iterable[bytes]) -> bool:
 
 def _require_sense(plan: Plan, stored: int, paths: Sequence[Path], yes: bool) -> None:
     if not plan.changed and not plan.unchanged and not plan.gone and not plan.skips:
-        names = ", ".join(str(path) for path in paths)
-        raise UsageError(f"no file to ingest in {names}", "name a folder that holds text files")
+        raise _nothing(paths)
     if not yes and len(plan.gone) * 2 > stored:
         raise UsageError(
             f"{len(plan.gone)} of the store's {stored} documents are gone from these paths and would be removed",
             "run the same command again with --yes if they are meant to go",
         )
+
+
+def _nothing(paths: Sequence[Path]) -> UsageError:
+    names = ", ".join(str(path) for path in paths)
+    return UsageError(f"no file to ingest in {names}", "name a folder that holds text files")

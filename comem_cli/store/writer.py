@@ -100,8 +100,8 @@ class StoreWriter:
         Raises: NoStoreError (10), LockedError (11), CorruptStoreError (13), NoSpaceError (14).
         """
         missing = NoStoreError(f"no store at {path}", f"comem ingest PATH --store {path}")
-        if not path.is_dir():
-            raise missing
+        if not (path / catalogues.CATALOGUE_NAME).is_file() and catalogues.open_writable(path) is None:
+            raise missing  # before the lock, whose file would litter a folder that is no store
         with _locked(path) as lock:
             catalogue = catalogues.open_writable(path)
             if catalogue is None:

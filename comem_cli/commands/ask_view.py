@@ -1,0 +1,54 @@
+"""Show an answer and its sources to a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from comem_cli.output import out
+
+if TYPE_CHECKING:
+    from comem_cli.read.ask import Asked
+    from comem_cli.read.evidence import Source
+
+
+def live_printer() -> Callable[[str], None]:
+    """Return a function that prints an answer piece by piece, without the blanks before its first word."""
+    begun = False
+
+    def show(piece: str) -> None:
+        nonlocal begun
+        text = piece if begun else piece.lstrip()
+        begun = begun or bool(text)
+        out.piece(text)
+
+    return show
+
+
+def show_answer(asked: Asked, *, streamed: bool) -> None:
+    """Print the answer (unless it was streamed: then only the end of its line) and the sources."""
+    if streamed:
+        out.text()
+    elif len(asked.answers) == 1:
+        out.text(asked.answers[0].text)
+    else:
+        _both_arms(asked)
+    out.text()
+    out.text("Sources")
+    for number, source in enumerate(asked.sources, 1):
+        out.text(_citation(number, source), one_line=True)
+
+
+def _both_arms(asked: Asked) -> None:
+    for answer in asked.answers:
+        ms = answer.timing_ms
+        out.text(f"{answer.arm}: {answer.text}")
+        out.text(f"  read {ms['read']:.0f} ms, decode {ms['decode']:.0f} ms, {len(answer.ids)} tokens")
+    out.text(f"agree: {'yes' if asked.agree else 'no'}")
+
+
+def _citation(number: int, source: Source) -> str:
+    first, *others = [f"{place.path}:{place.line_first}-{place.line_last}" for place in source.places]
+    also = f"  also {', '.join(others)}" if others else ""
+    stale = "  (changed since ingest)" if source.stale else ""
+    return f"[{number}] {first}  {source.score:.2f}{also}{stale}"
