@@ -1,0 +1,120 @@
+"""How mode, overlap, chunk and split are settled, and what an existing store refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from comem_cli.errors import FingerprintError, UsageError
+from comem_cli.model import load
+from comem_cli.model.modes import ChunkMode, DocumentMode, OverlapMode
+from comem_cli.model.shapes import shapes_from_json
+from comem_cli.store.run import IngestRun
+from comem_cli.store.setup import WriteOptions, WriteSetup
+from tests.tiny import save_tiny
+from tests.tiny_store import write_sources
+
+WINDOW = 512
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return load.resolve(str(save_tiny(tmp_path_factory.mktemp("model") / "tiny")))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory, files):
+    """Stores in each mode, split 2, chunk 40, fp32."""
+    folder = tmp_path_factory.mktemp("stores")
+    sources = write_sources(folder / "docs", 1)
+    hooks = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
+    for name, options in {"chunk": {}, "overlap": {"overlap": 8}, "document": {"mode": "document"}}.items():
+        run = IngestRun(folder / name, files, WriteOptions(split=2, chunk=40, device="cpu", dtype="fp32", **options))
+        with run.open() as writer:
+            run.ingest(writer, [sources], **hooks)
+    return folder
+
+
+def setup(store, files, **options) -> WriteSetup:
+    return WriteSetup(store, files, WriteOptions(device="cpu", **options))
+
+
+def test_a_new_store_is_written_at_a_third_in_chunks_of_512_without_context(tmp_path, files):
+    new = setup(tmp_path / "s", files)
+    assert (new.fingerprint.split, new.fingerprint.chunk) == (2, 512)
+    assert (new.fingerprint.mode, new.fingerprint.overlap) == ("chunk", 0)
+    assert new.mode == ChunkMode()
+
+
+def test_an_overlap_implies_its_mode_and_makes_room_in_the_shapes(tmp_path, files):
+    new = setup(tmp_path / "s", files, chunk=64, overlap=100)
+    assert (new.fingerprint.mode, new.fingerprint.overlap) == ("overlap", 100)
+    assert new.mode == OverlapMode(100)
+    lengths = [shape.length for shape in shapes_from_json(new.fingerprint.shapes)]
+    assert lengths[-1] == 164 and 64 in lengths
+
+
+def test_mode_document_runs_one_chunk_a_step_in_the_models_window(tmp_path, files):
+    new = setup(tmp_path / "s", files, chunk=64, mode="document")
+    assert (new.fingerprint.mode, new.fingerprint.overlap) == ("document", 0)
+    assert new.mode == DocumentMode(WINDOW)
+    assert new.fingerprint.shapes == "[[1,64]]"
+
+
+@pytest.mark.parametrize("name", ["chunk", "overlap", "document"])
+def test_an_existing_store_gives_its_own_settings(stored, files, name):
+    again = setup(stored / name, files)
+    assert again.fingerprint == again.stored.fingerprint
+    assert again.fingerprint.mode == name
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint"),
+    [
+        ("chunk", {"overlap": 8}, "--overlap 8"),
+        ("chunk", {"mode": "document"}, "--mode document"),
+        ("overlap", {"overlap": 0}, "--mode chunk"),
+        ("overlap", {"overlap": 9}, "--overlap 9"),
+        ("document", {"mode": "chunk"}, "--mode chunk"),
+    ],
+)
+def test_another_mode_is_refused_with_the_command_that_rewrites(stored, files, name, options, hint):
+    with pytest.raises(FingerprintError, match=f"written with mode {name}") as caught:
+        setup(stored / name, files, **options)
+    assert f"comem overlap-write {stored / name} {hint}" in caught.value.hint
+    rewritten = WriteSetup(stored / name, files, WriteOptions(device="cpu", **options), rewrite=True)
+    assert rewritten.fingerprint != rewritten.stored.fingerprint
+
+
+def test_a_rewrite_may_change_nothing_but_the_mode(stored, files):
+    with pytest.raises(FingerprintError, match="split 2, not 3"):
+        WriteSetup(stored / "chunk", files, WriteOptions(split=3, mode="document"), rewrite=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "document", "overlap": 8},
+        {"mode": "chunk", "overlap": 8},
+        {"mode": "overlap"},
+        {"mode": "words"},
+        {"overlap": -1},
+        {"chunk": 500, "overlap": 13},
+        {"chunk": 0},
+        {"chunk": 513},
+        {"split": 7},
+        {"split": 0, "overlap": 8},
+        {"split": 0, "mode": "document"},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_usage_errors(tmp_path, files, options):
+    with pytest.raises(UsageError) as caught:
+        setup(tmp_path / "s", files, **options)
+    assert caught.value.hint
+
+
+def test_the_store_keeps_its_dtype_unless_another_is_asked_for(stored, files):
+    import torch
+
+    assert setup(stored / "chunk", files).pick()[1] == torch.float32
+    assert setup(stored / "chunk", files, dtype="bf16").pick()[1] == torch.bfloat16
