@@ -25,7 +25,7 @@ def break_even(
     repeat: Annotated[int, typer.Option(help="Repetitions, 5 or more.")] = 7,
     questions: Annotated[int | None, typer.Option(metavar="N", help="Say what N questions cost or save.")] = None,
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help='JSONL of {"question": ...} to time.')] = None,
-    samples: Annotated[int, typer.Option(help="Without --cases: questions made of spans of stored chunks.")] = 3,
+    samples: Annotated[int, typer.Option(help="Without --cases: questions made of spans of stored chunks.")] = 2,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,

@@ -53,7 +53,8 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
     from comem_cli.store import facts
 
     name, fresh = reader.index()
-    sizes = facts.token_bytes(reader)
+    counts, sums = reader.counts(), reader.sums()
+    sizes = facts.token_bytes(reader, counts, sums)
     costs = [
         {**asdict(cost), "seconds": cost.seconds, "tokens_per_s": cost.tokens_per_s}
         for cost in facts.write_costs(reader.ledger())
@@ -62,9 +63,9 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
         "store": str(target),
         "store_id": reader.store_id,
         "generation": reader.generation,
-        **asdict(reader.counts()),
-        "source_bytes": reader.sums().source_bytes,
-        "padding_share": facts.padding_share(reader),
+        **asdict(counts),
+        "source_bytes": sums.source_bytes,
+        "padding_share": facts.padding_share(sums),
         "bytes_per_token": asdict(sizes) if sizes else None,
         "write": costs,
         "index": "none" if name is None else "fresh" if fresh else "stale",

@@ -32,7 +32,7 @@ class BreakEvenOptions:
     generate: tuple[int, ...] = (1, 32, 128)
     repeat: int = 7
     cases: Path | None = None
-    samples: int = 3
+    samples: int = 2
     top_k: int = 12
     hop: int = 4
     rounds: int = 3
@@ -49,7 +49,7 @@ class BreakEvenOptions:
                 f"--repeat {self.repeat} is too few for a 95 % interval", f"pass --repeat {LEAST_REPEAT} or more"
             )
         if self.samples < 1:
-            raise UsageError(f"--samples {self.samples} is below 1", "pass --samples 3")
+            raise UsageError(f"--samples {self.samples} is below 1", "pass --samples 2")
         return self
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from comem_cli.store.reader import StoreReader
+from comem_cli.store.reader import Counts, StoreReader, Sums
 from comem_cli.store.rows import DocumentRow, LedgerRow
 
 BF16_BYTES = 2
@@ -63,9 +63,8 @@ class WriteCost:
         return self.tokens / self.seconds if self.seconds > 0 else None
 
 
-def token_bytes(reader: StoreReader) -> TokenBytes | None:
+def token_bytes(reader: StoreReader, counts: Counts, sums: Sums) -> TokenBytes | None:
     """Divide every part of a store by its tokens; None for a store without tokens."""
-    counts, sums = reader.counts(), reader.sums()
     if not counts.tokens:
         return None
     parts = (counts.residual_bytes, counts.catalogue_bytes, counts.index_bytes)
@@ -91,9 +90,8 @@ def full_kv_bytes(recorded: Mapping[str, str]) -> int | None:
     return 2 * layers * kv_heads * head_dim * BF16_BYTES
 
 
-def padding_share(reader: StoreReader) -> float:
+def padding_share(sums: Sums) -> float:
     """Return the share of residual rows that hold no token; 0 without residuals."""
-    sums = reader.sums()
     return 1 - sums.stored_tokens / sums.rows if sums.rows else 0.0
 
 

@@ -136,7 +136,8 @@ class StoreReader:
         """Sum up source bytes, tokens and residual rows."""
         ask = self._catalogue.integers
         (source_bytes,) = ask("SELECT SUM(size) FROM document")
-        (placed,) = ask("SELECT SUM(n_tokens) FROM placement JOIN chunk ON chunk.id = placement.chunk_id")
+        places = "(SELECT COUNT(*) FROM placement WHERE chunk_id = chunk.id)"
+        (placed,) = ask(f"SELECT SUM(n_tokens * {places}) FROM chunk INDEXED BY chunk_size")
         (stored,) = ask("SELECT SUM(n_tokens) FROM chunk INDEXED BY chunk_size")
         (blocks,) = ask("SELECT SUM(blocks) FROM shard")
         return Sums(source_bytes, placed, stored, blocks * format.ROWS_PER_BLOCK)
