@@ -16,7 +16,10 @@ def index(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Build the BM25 index over the token ids of every stored chunk."""
+    """Build the BM25 index of a store.
+
+    It covers the token ids of every stored chunk. Ingest builds it too, unless it is told --no-index.
+    """
     out.configure(json=json, quiet=quiet)
     target = store or options.only_store()
     out.note(f"building the BM25 index of {target} ...")

@@ -1,0 +1,142 @@
+"""`comem ask`: one document or one JSON line an answer, reproducible, and without a trace in the store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.cli import FAST, World, rows, state
+
+STORE = "stores/docs"
+QUESTION = "where is the harbour ledger?"
+
+
+def untimed(answer: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key != "timing_ms"}
+
+
+def test_an_answer_has_every_field_repeats_and_leaves_no_trace(written: World) -> None:
+    before = state(written.folder / STORE)
+    done = written.run("ask", STORE, QUESTION, "--json", *FAST)
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == 1  # one document on one line, for a pipe
+    answer = done.json
+    facts = dict(row[:2] for row in rows(written.folder / STORE)["meta"])
+    assert (answer["schema"], answer["question"], answer["arm"]) == (1, QUESTION, "comem")
+    assert (answer["split"], answer["model"], answer["boundary"]) == (2, "tiny", "selected-pack read")
+    assert (answer["store_id"], str(answer["generation"])) == (facts["store_id"], facts["generation"])
+    assert answer["finish"] in {"eos", "length", "stop"}
+    assert 1 <= answer["new_tokens"] <= 6
+    assert set(answer["timing_ms"]) == {"select", "fetch", "query_write", "read", "decode"}
+    assert all(ms >= 0 for ms in answer["timing_ms"].values())
+    assert [source["round"] for source in answer["sources"]] == [1, 1]
+    for source in answer["sources"]:
+        _check_source(written, source)
+    again = written.run("ask", STORE, QUESTION, "--json", *FAST)
+    assert untimed(again.json) == untimed(answer)
+    assert state(written.folder / STORE) == before
+
+
+def _check_source(world: World, source: dict[str, Any]) -> None:
+    """Check a citation against the file: the bytes are those of the chunk, the lines are those of the bytes."""
+    assert set(source) == {"key", "path", "root", "bytes", "lines", "score", "round", "stale"}
+    assert source["key"].startswith("c-")
+    assert (source["root"], source["stale"]) == (str(world.folder / "docs"), False)
+    raw = (world.folder / "docs" / source["path"]).read_bytes()
+    start, end = source["bytes"]
+    assert 0 <= start < end <= len(raw)
+    first, last = source["lines"]
+    assert first == raw[:start].count(b"\n") + 1
+    assert last == raw[: end - 1].count(b"\n") + 1
+    assert source["score"] > 0
+    keys = [row[1] for row in rows(world.folder / STORE)["chunk"]]
+    assert sum(key.startswith(source["key"][2:]) for key in keys) == 1
+
+
+def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(written: World) -> None:
+    asked = [
+        {"id": 7, "question": QUESTION, "gold": ["dusk", "\u00e9"]},
+        "not json",
+        {"question": "  "},
+        {"question": "~~~~", "id": "none"},
+        {"id": 1},
+        {"question": QUESTION, "id": 8},
+        {"question": "harbour \ud800"},
+    ]
+    lines = [item if isinstance(item, str) else json.dumps(item) for item in asked]
+    stdin = "\n".join(lines).encode() + b'\n\n{"question": "harbour \xff"}\n' + b'{"question": "dusk \xc3\xa9"}'
+    done = written.run("ask", STORE, "-", *FAST, stdin=stdin)
+    answers = done.lines
+    assert len(answers) == 9  # one line a question; the empty line asked nothing
+    assert untimed(answers[0]) | {"id": 8} == untimed(answers[5]) | {"gold": ["dusk", "\u00e9"]}
+    assert (answers[0]["id"], answers[0]["question"]) == (7, QUESTION)
+    assert [(answer.get("line"), answer.get("exit_code")) for answer in answers] == [
+        *((None, None), (2, 2), (None, 2), (None, 4), (5, 2), (None, None), (None, 2), (9, 2), (None, None))
+    ]
+    assert answers[3]["id"] == "none"
+    assert all(("error" in answer) != ("answer" in answer) for answer in answers)
+    assert done.code == 2  # the first failure
+    for line in done.err.splitlines():
+        assert set(json.loads(line)) == {"warning"}
+
+
+def test_both_arms_agree_at_split_0(tmp_path: Path, light: Callable[[Path], World]) -> None:
+    world = light(tmp_path)
+    done = world.run("ask", STORE, QUESTION, "--arm", "both", "--json", *FAST)
+    assert (done.code, done.err) == (0, "")  # no warning either: nothing is skipped at split 0
+    answer = done.json
+    assert answer["agree"] is True
+    assert untimed(answer["comem"]) == untimed(answer["replay"])
+    assert {"answer", "finish", "pack_tokens", "new_tokens", "timing_ms"} == set(answer["comem"])
+
+
+def test_a_draw_is_decided_by_its_seed(written: World) -> None:
+    stdin = (json.dumps({"question": QUESTION}) + "\n").encode() * 2
+    drawn = ["--temperature", "1.5", "--seed"]
+    first, second = written.run("ask", STORE, "-", *drawn, "7", *FAST, stdin=stdin).lines
+    assert untimed(first) == untimed(second)
+    (other,) = written.run("ask", STORE, "-", *drawn, "8", *FAST, stdin=stdin.splitlines()[0]).lines
+    assert other["answer"] != first["answer"]
+
+
+def test_a_person_reads_answer_and_sources_and_hears_of_a_changed_file(copied: World, written: World) -> None:
+    source = written.folder / "docs/d004.md"
+    status = source.stat()
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    try:
+        done = copied.run("ask", STORE, QUESTION, "--fail-stale", "--top-k", "12", "--max-new-tokens", "2")
+    finally:
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    done.failed(16, "d004.md changed after it was ingested", "comem ingest")
+    lines = done.out.splitlines()
+    sources = lines[lines.index("Sources") + 1 :]
+    assert [line.split()[0] for line in sources] == [f"[{n}]" for n in range(1, len(sources) + 1)]
+    assert len(sources) > 2
+    for line in sources:
+        assert ("changed since ingest" in line) == ("d004.md:" in line)
+    notes = done.err.splitlines()[:2]
+    assert notes == [f"opening {STORE} ...", "loading tiny ..."]
+    assert "without an adapter" in done.err
+
+
+def test_questions_from_a_keyboard_are_not_waited_for(written: World) -> None:
+    pytest.importorskip("pty")
+    import pty
+    import subprocess
+
+    from tests.commands.cli import COMEM
+
+    leader, follower = pty.openpty()
+    line = [*COMEM, "ask", STORE, "-"]
+    done = subprocess.run(
+        line, cwd=written.folder, env=written.environment, stdin=follower, capture_output=True, text=True, timeout=60
+    )
+    os.close(follower)
+    os.close(leader)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"] == "no questions on stdin"
