@@ -82,7 +82,7 @@ def stock_generate(model: PreTrainedModel, prompt: torch.Tensor, new_tokens: int
         attention_mask=torch.ones_like(prompt),
         do_sample=False,
         max_new_tokens=new_tokens,
-        eos_token_id=-1,  # no id: exactly new_tokens are drawn, as Reader does without eos_ids
+        eos_token_id=model.config.vocab_size,  # never drawn: exactly new_tokens come, as from Reader without eos_ids
         pad_token_id=0,
     )
     ids: list[int] = out[0, prompt.shape[1] :].tolist()

@@ -11,9 +11,13 @@ import random
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from comem_cli.measure.contracts import stock_generate
 from comem_cli.model.modes import make_mode
 from comem_cli.model.shapes import Pending, shapes_from_json
 from comem_cli.model.split import SplitModel
@@ -57,7 +61,7 @@ def rewritten_differently(reader: StoreReader, split: SplitModel, window: int, c
     written = reader.fingerprint
     mode = make_mode(written.mode, written.overlap, window)
     writer = mode.writer(split, shapes_from_json(written.shapes))
-    digest = written.digest()
+    key = partial(chunk_key, written.digest())
     wanted = {chunk.id: chunk for chunk in chunks}
     by_key = {chunk.key: chunk for chunk in chunks}
     differing: list[str] = []
@@ -67,18 +71,15 @@ def rewritten_differently(reader: StoreReader, split: SplitModel, window: int, c
 
     places = reader.places(wanted)
     for document_id in dict.fromkeys(places[chunk_id][0].document_id for chunk_id in wanted):
-        held = reader.document_chunk_ids(document_id)
-        ids = [chunk.ids for chunk in reader.chunks(held)]
-        for chunk_id, pending in zip(
-            held, mode.pending(ids, lambda left, own: chunk_key(digest, left, own)), strict=True
-        ):
-            chunk = wanted.pop(chunk_id, None)
-            if chunk is None:
+        held = reader.document_chunks(document_id)
+        document = mode.pending([chunk.ids for chunk in held], key)
+        for chunk, pending in zip(held, document, strict=True):
+            if wanted.pop(chunk.id, None) is None:
                 continue
-            if pending.key != chunk.key:
+            if pending.key == chunk.key:
+                compare(writer.add(pending))
+            else:
                 differing.append(chunk.key)
-                continue
-            compare(writer.add(pending))
     compare(writer.flush())
     return differing
 
@@ -87,6 +88,28 @@ def _stored(reader: StoreReader, chunk: ChunkRow) -> bytes:
     rows = bytearray(chunk.n_tokens * reader.width * ITEM_BYTES)
     reader.fetch([chunk.id], memoryview(rows))
     return bytes(rows)
+
+
+def replay_mismatches(
+    reader: StoreReader,
+    model: PreTrainedModel,
+    identity: ModelIdentity,
+    tokenizer: tokenizers.Tokenizer,
+    chunks: Sequence[ChunkRow],
+    query: Sequence[int],
+    new_tokens: int,
+) -> int:
+    """Count tokens of the arm `replay` over stored chunks that differ from stock `generate` (contract 2).
+
+    The stock model's prompt is [BOS; chunks; query].
+    """
+    session = Session(reader, model, identity, tokenizer)
+    evidence = Evidence(tuple(chunks), (), 0.0)
+    ours = session.generate(evidence, query, "replay", Sampling(max_new_tokens=new_tokens)).ids
+    held = [token for chunk in chunks for token in decode_ids(chunk.ids)]
+    prompt = [*([] if identity.bos_id is None else [identity.bos_id]), *held, *query]
+    stock = stock_generate(model, torch.tensor([prompt], device=model.device), new_tokens)
+    return sum(a != b for a, b in zip(ours, stock, strict=True))
 
 
 def answer_ids(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from comem_cli.model.split import SplitModel
 from comem_cli.select.store_index import open_store_index
 from comem_cli.store.identify import require_model
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.rows import ChunkRow
 from comem_cli.store.writer import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
@@ -37,13 +38,17 @@ QUERY, NEW_TOKENS = 16, 8
 SHORTEST, LONGEST = 96, 1024  # tokens of a test input: past a sliding window where the model has one
 EVERY_SPLIT = 8  # layers up to which line 1 tries each split
 PACK_CHUNKS = 2  # chunks of the pack that line 7 answers twice
+QUERIED = 16  # chunks at most that line 8 makes queries from
 SCORED = 1000  # best chunks whose scores line 8 compares, a query
 SCORE_TOLERANCE = 1e-5  # Lucene adds up in float32
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Hold what the user asked for; `samples` chunks on lines 7 and 8, None means every one. `dtype`: lines 1 to 6."""
+    """Hold what the user asked for.
+
+    samples: chunks on line 7, and up to 16 of them on line 8; None means every one. dtype: of lines 1 to 6.
+    """
 
     samples: int | None = 8
     device: str = "auto"
@@ -131,9 +136,12 @@ class _Verification:
         return _Finding(worst, f"max |Δlogit| against the stock forward, splits {', '.join(map(str, splits))}")
 
     def _replay(self, model: PreTrainedModel) -> _Finding:
-        ids = self._ids()
-        wrong = contracts.replay_mismatches(model, self._identity.bos_id, ids[:-QUERY], ids[-QUERY:], NEW_TOKENS)
-        return _Finding(wrong, f"of {NEW_TOKENS} greedy tokens differ from stock generate over the same {len(ids)}")
+        pack = [self._readable(chunk) for chunk in self._chunks[:PACK_CHUNKS]]
+        tokenizer = load.tokenizer(self._files)
+        args = (self._reader, model, self._identity, tokenizer, pack, self._ids(QUERY), NEW_TOKENS)
+        wrong = store_contracts.replay_mismatches(*args)
+        tokens = sum(chunk.n_tokens for chunk in pack)
+        return _Finding(wrong, f"of {NEW_TOKENS} greedy tokens differ from stock generate over {tokens} stored tokens")
 
     def _oracle(self, model: PreTrainedModel) -> _Finding:
         split = self._reader.fingerprint.split
@@ -184,16 +192,15 @@ class _Verification:
         model = self._load(stored if stored in DTYPES else "auto")
         split = self._reader.fingerprint.split
         checked = self._chunks if split else []
+        window = self._identity.window
         differing = (
-            store_contracts.rewritten_differently(
-                self._reader, SplitModel(model, split), self._identity.window, checked
-            )
+            store_contracts.rewritten_differently(self._reader, SplitModel(model, split), window, checked)
             if checked
             else []
         )
         unequal = self._unequal_answers(model)
         changed = self._changed_files()
-        where = f" ({'; '.join(self._elsewhere(model))})" if differing and self._elsewhere(model) else ""
+        where = "".join(f" ({reason})" for reason in self._elsewhere(model) if differing)
         detail = (
             f"of {len(checked)} chunks differ from a fresh Write{where}; answers differ: {unequal}; files changed: "
         )
@@ -209,10 +216,12 @@ class _Verification:
 
     def _selection(self) -> _Finding:
         reader = self._reader
-        queries = store_contracts.made_queries(self._chunks, self._options.seed)
+        queries = store_contracts.made_queries(
+            self._chunks[:: max(1, len(self._chunks) // QUERIED)], self._options.seed
+        )
         formula = bm25_scores(((chunk.id, chunk.ids) for chunk in reader.iter_chunks()), queries)
         with open_store_index(reader) as index:
-            most = min(SCORED, max(1, index.count))
+            most = min(SCORED, reader.counts().chunks)
             pairs = list(zip(queries, formula, strict=True))
             worst = max(store_contracts.score_error(index, query, scores, most) for query, scores in pairs)
             detail = f"max relative Δscore of {len(queries)} queries against the formula"
@@ -247,6 +256,11 @@ class _Verification:
         # A model that did not write the store may have a smaller vocabulary; the line `storage` says so.
         taken: list[int] = np.resize(np.roll(ids, -start) % self._identity.vocabulary, length).tolist()
         return taken
+
+    def _readable(self, chunk: ChunkRow) -> ChunkRow:
+        """Bring a chunk's ids into the model's vocabulary; with the model of the store nothing changes."""
+        ids = np.frombuffer(chunk.ids, dtype="<u4") % self._identity.vocabulary
+        return replace(chunk, ids=_packed(ids.tolist()))
 
     def _sliding_window(self) -> int:
         config: Any = self._model.config if self._model is not None else None
