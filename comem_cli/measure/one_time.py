@@ -5,8 +5,9 @@ W is what the store's own ledger measured under its present fingerprint: reading
 the last transaction of each command, chunks that were replaced or dropped since, and the BM25 index, which both arms
 need. Of a store that was rewritten into another mode W is the rewrite alone, which reads no source.
 
-I0 is measured here: an ingest at split 0 of the same sources into a temporary store, scaled to all tokens where some
-sources changed. With none left the stored token ids are written again instead; reading and tokenising are then missing.
+I0 is measured here by the same ledger: an ingest at split 0 of the same sources into a temporary store, scaled to all
+tokens where some sources changed. With none left the stored token ids are written again instead; reading and tokenising
+are then missing, which makes the store look dearer than it is.
 """
 
 from __future__ import annotations
@@ -85,23 +86,22 @@ def raw_time(reader: StoreReader, files: ModelFiles) -> RawTime:
     unchanged = [
         Path(roots[row.root_id], row.name) for row in reader.documents() if not source_changed(roots[row.root_id], row)
     ]
+    stored = reader.counts().tokens
     with tempfile.TemporaryDirectory(prefix="comem-") as folder:
         seconds, tokens = _ingest(Path(folder, "sources"), files, reader.fingerprint.chunk, unchanged)
         if tokens:
-            placed = reader.sums().placed_tokens
-            return RawTime(seconds * placed / tokens, seconds, tokens, placed, "sources")
-        seconds, tokens = _store_ids(Path(folder, "ids"), reader)
-        return RawTime(seconds, seconds, tokens, tokens, "token ids")
+            return RawTime(seconds * stored / tokens, seconds, tokens, stored, "sources")
+        seconds = _store_ids(Path(folder, "ids"), reader)
+    return RawTime(seconds, seconds, stored, stored, "token ids")
 
 
 def _ingest(target: Path, files: ModelFiles, chunk: int, paths: Sequence[Path]) -> tuple[float, int]:
-    """Ingest files at split 0; return s and the tokens of all their chunks."""
+    """Ingest files at split 0; return s and tokens of its ledger, which measures what that of W does."""
     if not paths:
         return 0.0, 0
     run = IngestRun(target, files, WriteOptions(split=0, chunk=chunk))
-    start = time.perf_counter()
     with run.open() as writer:
-        summary = run.ingest(
+        run.ingest(
             writer,
             paths,
             on_plan=lambda plan: None,
@@ -109,11 +109,13 @@ def _ingest(target: Path, files: ModelFiles, chunk: int, paths: Sequence[Path]) 
             on_bytes=lambda size: None,
             on_load=lambda: None,
         )
-    return time.perf_counter() - start, summary.tokens
+    with StoreReader(target) as raw:
+        costs = write_costs(raw.ledger())
+    return sum(cost.seconds for cost in costs), sum(cost.tokens for cost in costs)
 
 
-def _store_ids(target: Path, reader: StoreReader) -> tuple[float, int]:
-    """Store the token ids of every chunk at split 0; return s and their tokens."""
+def _store_ids(target: Path, reader: StoreReader) -> float:
+    """Store the token ids of every chunk at split 0; return s."""
     raw = replace(reader.fingerprint, split=0, overlap=0, mode="chunk", shapes="[]")
     chunks = list(reader.iter_chunks())
     start = time.perf_counter()
@@ -121,4 +123,4 @@ def _store_ids(target: Path, reader: StoreReader) -> tuple[float, int]:
         for chunk in chunks:
             writer.add(chunk.key, chunk.ids, None)
         writer.commit()
-    return time.perf_counter() - start, sum(chunk.n_tokens for chunk in chunks)
+    return time.perf_counter() - start

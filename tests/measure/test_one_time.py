@@ -85,7 +85,7 @@ def test_i0_reads_tokenises_and_stores_the_sources(ingested):
     folder, files = ingested
     with StoreReader(folder / "s") as reader:
         found = raw_time(reader, files)
-        assert found.measured_tokens == found.stored_tokens == reader.sums().placed_tokens
+        assert found.measured_tokens == found.stored_tokens == reader.counts().tokens
     assert found.method == "sources" and found.seconds == found.measured_s > 0
 
 
