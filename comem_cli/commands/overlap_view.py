@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from comem_cli.store.fingerprint import Fingerprint
     from comem_cli.store.rewrite_run import RewritePlan, RewriteRun
 
+FORMULA = "2 a matmul parameter and token, 4 a head dimension and visible key: Hoffmann et al. 2022, appendix F"
+
 
 def name_of(fingerprint: Fingerprint) -> str:
     """Name a mode as a person says it."""
@@ -55,7 +57,7 @@ def show_cost(run: RewriteRun, plan: RewritePlan, written: int) -> None:
     if old:
         out.text(f"before: {_time(old)} ({name_of(run.old)})")
     measured = f"; measured {cost['forward_ratio']:.3f} a token in the lower half" if cost["forward_ratio"] else ""
-    out.text(f"theory: {plan.flop_ratio:.3f} times the FLOPs{measured}")
+    out.text(f"theory: {plan.flop_ratio:.3f} times the FLOPs ({FORMULA}){measured}")
     out.text(f"residuals: {plan.bytes_per_token:,} bytes a token, as before")
 
 

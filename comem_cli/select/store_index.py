@@ -45,7 +45,7 @@ class IndexFolder:
 
     def keep_only(self, name: str) -> None:
         """Remove every other index; one that a reader has open stays readable to it."""
-        for other in self._path.iterdir():
+        for other in self._path.glob("*"):
             if other.name != name:
                 shutil.rmtree(other)
 
