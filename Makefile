@@ -7,8 +7,9 @@ COMEM := $(BIN)/comem
 
 demo: .venv/installed
 	$(COMEM) models pull
-	$(COMEM) ingest examples/handbook --store stores/handbook --split 3
-	$(COMEM) ask stores/handbook "Who looks after the telescope mirror?"
+	$(COMEM) ingest examples/handbook --store stores/handbook --split 6 --mode document
+	$(COMEM) ask stores/handbook --top-k 3 --max-new-tokens 32 --stop '##' \
+	  "What is the grid reference to give when calling mountain rescue?"
 
 test: .venv/installed-test lint
 	$(BIN)/python -m pytest

@@ -1,3 +1,3 @@
-"""comem: keep one mid-layer residual a token on disk and answer later questions by replaying only the remaining layers."""
+"""comem: keep one mid-layer residual a token on disk and replay only the remaining layers for every question."""
 
 __version__ = "0.1.0"
