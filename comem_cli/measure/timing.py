@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from comem_cli.measure.statistics import median
 from comem_cli.read.ask import ARMS
 from comem_cli.read.evidence import Evidence
 
@@ -105,13 +104,3 @@ def by_repetition(runs: Sequence[Run], arm: str, new_tokens: int) -> list[float]
         if run.arm == arm:
             times.setdefault(run.repetition, []).append(run.seconds(new_tokens))
     return [sum(some) / len(some) for _, some in sorted(times.items())]
-
-
-def median_parts(runs: Sequence[Run], arm: str) -> dict[str, float]:
-    """Return the median ms of each boundary before decoding, over every run of one arm."""
-    parts: dict[str, Callable[[Run], float]] = {
-        "fetch": lambda run: run.fetch_ms,
-        "query_write": lambda run: run.query_write_ms,
-        "read": lambda run: run.read_ms,
-    }
-    return {name: median([part(run) for run in runs if run.arm == arm]) for name, part in parts.items()}
