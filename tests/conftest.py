@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.cli import World, write_documents
+from tests.commands.cli import FAST, QUESTION, Ran, World, write_documents
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,14 @@ def written(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> World
     done = world.run("ingest", "docs", "--split", "2", "--chunk", "64")
     assert done.code == 0, done.err
     return world
+
+
+@pytest.fixture(scope="session")
+def answered(written: World) -> Ran:
+    """What `ask --json` gives for QUESTION over the written store, greedily, in 6 tokens over 2 chunks."""
+    done = written.run("ask", "stores/docs", QUESTION, "--json", *FAST)
+    assert done.code == 0, done.err
+    return done
 
 
 @pytest.fixture

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(shutil.which("sh") is None or shutil.which("awk") is None, reason="needs a POSIX shell")
-def test_the_pipeline_prints_one_row_a_question_and_counts_the_pages(world: World) -> None:
+def test_the_pipeline_prints_one_row_a_question_and_counts_the_pages(tmp_path: Path) -> None:
+    from tests.tiny import save_tiny
+
+    world = World(tmp_path, save_tiny(tmp_path / "wide", max_position_embeddings=8192))  # a pack of 12 x 512 tokens
     questions = [json.loads(line) for line in (ROOT / "examples/handbook-questions.jsonl").read_text().splitlines()]
     environment = world.environment | {"COMEM": shlex.join(COMEM), "MODEL": str(world.model), "SPLIT": "2"}
     done = subprocess.run(

@@ -55,7 +55,7 @@ def ask(
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
     chosen = AskOptions(*settings, read_positions, attention).checked()
     if batch:
-        _batch(target, model, chosen)
+        _batch(target, model, chosen, fail_stale)
     else:
         _single(target, model, text, chosen, fail_stale)
 
@@ -89,7 +89,7 @@ def _single(target: Path, model: str | None, question: str, chosen: AskOptions, 
         raise StaleSourcesError(f"{stale[0]} changed after it was ingested", f"comem ingest PATH --store {target}")
 
 
-def _batch(target: Path, model: str | None, chosen: AskOptions) -> None:
+def _batch(target: Path, model: str | None, chosen: AskOptions, fail_stale: bool) -> None:
     from comem_cli.read.ask import Asker
 
     if options.stdin_is_terminal():
@@ -100,6 +100,7 @@ def _batch(target: Path, model: str | None, chosen: AskOptions) -> None:
             if line.strip():
                 answer: dict[str, Any] = asker.ask_line(line, number)
                 out.event(answer)
-                code = code or answer.get("exit_code", 0)
+                stale = fail_stale and any(source["stale"] for source in answer.get("sources", ()))
+                code = code or answer.get("exit_code", StaleSourcesError.exit_code if stale else 0)
     if code:
         raise typer.Exit(code)

@@ -8,8 +8,8 @@ importing torch.
 Transformers reads the vocabulary of a GGUF but not every pre-tokeniser: it splits a byte-level vocabulary the GPT-2
 way unless it knows better. The rule for the rest, which GGUF names `tokenizer.ggml.pre`, is set here or refused.
 
-The vocabulary of SmolLM2 itself lacks a few bytes: U+0004, 06, 13, 14, 16, 1D and the unassigned U+40000..BFFFF get
-no id and are lost in decoding. All other text round-trips exactly.
+The vocabulary of SmolLM2 itself lacks a few bytes: the control characters U+0004, 06, 13, 14, 16, 1D get no id, and
+the unassigned U+40000..BFFFF do not come back. All other text round-trips exactly.
 """
 
 from __future__ import annotations

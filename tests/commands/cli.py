@@ -22,6 +22,7 @@ _PROSE = (
     "visitors handbook lighthouse stairs handrail residual token"
 )
 WORDS = _PROSE.split()
+QUESTION = "where is the harbour ledger?"
 
 
 @dataclass(frozen=True)

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands.cli import FAST, World, rows, state
+from tests.commands.cli import FAST, QUESTION, Ran, World, rows, state
 
 STORE = "stores/docs"
-QUESTION = "where is the harbour ledger?"
 
 
 def untimed(answer: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in answer.items() if key != "timing_ms"}
 
 
-def test_an_answer_has_every_field_repeats_and_leaves_no_trace(written: World) -> None:
-    before = state(written.folder / STORE)
-    done = written.run("ask", STORE, QUESTION, "--json", *FAST)
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1  # one document on one line, for a pipe
-    answer = done.json
+def test_an_answer_has_every_field_on_one_line(written: World, answered: Ran) -> None:
+    assert answered.out.count("\n") == 1
+    answer = answered.json
     facts = dict(row[:2] for row in rows(written.folder / STORE)["meta"])
     assert (answer["schema"], answer["question"], answer["arm"]) == (1, QUESTION, "comem")
     assert (answer["split"], answer["model"], answer["boundary"]) == (2, "tiny", "selected-pack read")
@@ -37,9 +34,6 @@ def test_an_answer_has_every_field_repeats_and_leaves_no_trace(written: World) -
     assert [source["round"] for source in answer["sources"]] == [1, 1]
     for source in answer["sources"]:
         _check_source(written, source)
-    again = written.run("ask", STORE, QUESTION, "--json", *FAST)
-    assert untimed(again.json) == untimed(answer)
-    assert state(written.folder / STORE) == before
 
 
 def _check_source(world: World, source: dict[str, Any]) -> None:
@@ -58,7 +52,9 @@ def _check_source(world: World, source: dict[str, Any]) -> None:
     assert sum(key.startswith(source["key"][2:]) for key in keys) == 1
 
 
-def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(written: World) -> None:
+def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(written: World, answered: Ran) -> None:
+    """The answers are also those of a single question, and asking changes no byte of the store."""
+    before = state(written.folder / STORE)
     asked = [
         {"id": 7, "question": QUESTION, "gold": ["dusk", "\u00e9"]},
         "not json",
@@ -73,8 +69,8 @@ def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(wri
     done = written.run("ask", STORE, "-", *FAST, stdin=stdin)
     answers = done.lines
     assert len(answers) == 9  # one line a question; the empty line asked nothing
-    assert untimed(answers[0]) | {"id": 8} == untimed(answers[5]) | {"gold": ["dusk", "\u00e9"]}
-    assert (answers[0]["id"], answers[0]["question"]) == (7, QUESTION)
+    assert untimed(answers[0]) == untimed(answered.json) | {"id": 7, "gold": ["dusk", "\u00e9"]}
+    assert untimed(answers[5]) == untimed(answered.json) | {"id": 8}
     assert [(answer.get("line"), answer.get("exit_code")) for answer in answers] == [
         *((None, None), (2, 2), (None, 2), (None, 4), (5, 2), (None, None), (None, 2), (9, 2), (None, None))
     ]
@@ -83,6 +79,7 @@ def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(wri
     assert done.code == 2  # the first failure
     for line in done.err.splitlines():
         assert set(json.loads(line)) == {"warning"}
+    assert state(written.folder / STORE) == before
 
 
 def test_both_arms_agree_at_split_0(tmp_path: Path, light: Callable[[Path], World]) -> None:
@@ -95,23 +92,31 @@ def test_both_arms_agree_at_split_0(tmp_path: Path, light: Callable[[Path], Worl
     assert {"answer", "finish", "pack_tokens", "new_tokens", "timing_ms"} == set(answer["comem"])
 
 
-def test_a_draw_is_decided_by_its_seed(written: World) -> None:
+def test_a_draw_repeats_with_its_seed_and_a_changed_source_fails_where_that_is_asked(
+    copied: World, written: World, answered: Ran
+) -> None:
     stdin = (json.dumps({"question": QUESTION}) + "\n").encode() * 2
-    drawn = ["--temperature", "1.5", "--seed"]
-    first, second = written.run("ask", STORE, "-", *drawn, "7", *FAST, stdin=stdin).lines
+    with touched(written.folder / "docs" / answered.json["sources"][0]["path"]):
+        done = copied.run("ask", STORE, "-", "--temperature", "9", "--seed", "7", "--fail-stale", *FAST, stdin=stdin)
+    first, second = done.lines
+    assert done.code == 16
+    assert first["sources"][0]["stale"] is True
     assert untimed(first) == untimed(second)
-    (other,) = written.run("ask", STORE, "-", *drawn, "8", *FAST, stdin=stdin.splitlines()[0]).lines
-    assert other["answer"] != first["answer"]
+    assert first["answer"] != answered.json["answer"]
+
+
+@contextmanager
+def touched(source: Path) -> Iterator[None]:
+    """Give a file another time of change inside the block."""
+    status = source.stat()
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    yield
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def test_a_person_reads_answer_and_sources_and_hears_of_a_changed_file(copied: World, written: World) -> None:
-    source = written.folder / "docs/d004.md"
-    status = source.stat()
-    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    try:
+    with touched(written.folder / "docs/d004.md"):
         done = copied.run("ask", STORE, QUESTION, "--fail-stale", "--top-k", "12", "--max-new-tokens", "2")
-    finally:
-        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
     done.failed(16, "d004.md changed after it was ingested", "comem ingest")
     lines = done.out.splitlines()
     sources = lines[lines.index("Sources") + 1 :]

@@ -10,7 +10,8 @@ import struct
 import subprocess
 import termios
 
-from tests.commands.cli import COMEM, FAST, World, rows, write_documents
+from comem_cli.output import sanitise
+from tests.commands.cli import COMEM, FAST, QUESTION, Ran, World, rows, write_documents
 
 STORE = "stores/docs"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -45,11 +46,12 @@ def test_an_ingest_shows_a_bar_and_leaves_its_result(world: World) -> None:
     assert shown.splitlines()[-1].startswith(f"{STORE}: 30 files read")
 
 
-def test_an_answer_streams_without_leading_blanks_before_its_sources(written: World) -> None:
-    code, shown = on_terminal(written, "ask", STORE, "where is the harbour ledger?", *FAST)
+def test_an_answer_streams_without_leading_blanks_before_its_sources(written: World, answered: Ran) -> None:
+    code, shown = on_terminal(written, "ask", STORE, QUESTION, *FAST)
     assert code == 0, shown
-    told = written.run("ask", STORE, "where is the harbour ledger?", *FAST).out
-    assert shown.replace("\r\n", "\n").endswith(told)
+    told, _, sources = shown.replace("\r\n", "\n").partition("\n\nSources\n")
+    assert told.rstrip().endswith("\n" + sanitise(answered.json["answer"]))
+    assert sources.count("\n") == len(answered.json["sources"])
 
 
 def test_a_table_keeps_every_character_on_a_narrow_terminal(written: World) -> None:

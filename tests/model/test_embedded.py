@@ -21,13 +21,11 @@ from comem_cli.model import embedded
 from comem_cli.model.load import identity, load, resolve, tokenizer
 from tests.tiny import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, tiny_model, tiny_tokenizer
 
-TEXTS = st.text(
-    st.one_of(st.sampled_from(" \t\r\n0123456789aé.'<|>"), st.characters(exclude_categories=["Cs"])), max_size=60
-)
-
-
-# SmolLM2's vocabulary lacks the bytes 04 06 13 14 16 1D and F1 F2: six control characters and planes without characters.
-LOST = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, *range(0x40000, 0xC0000)}
+# SmolLM2's vocabulary lacks these bytes: six control characters, and the lead bytes of planes without characters.
+LOST = "\x04\x06\x13\x14\x16\x1d"
+PIECES = ["  ", "   ", "\n\n", "\t", "\r\n", "12", "7", "1.", " word", "don't", "é", "<|", "🎉", "日本"]
+ANY = st.characters(exclude_categories=["Cs"], max_codepoint=0x3FFFF, exclude_characters=LOST)
+TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), ANY), max_size=30).map("".join)
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +279,6 @@ def test_its_tokenizer_splits_digits_and_blanks_as_smollm2_does(in_pulled_cache:
     # GPT-2's rule alone would leave the last blank to the number: ĠĠ Ġ 1 2.
     assert words.encode("   12", add_special_tokens=False).tokens == ["ĠĠĠ", "1", "2"]
     assert words.encode("x\n\n1.", add_special_tokens=False).tokens == ["x", "ĊĊ", "1", "."]
-    assert words.encode("<|im_start|>user", add_special_tokens=False).ids[0] == 1
 
 
 @pytest.mark.model
@@ -289,8 +286,7 @@ def test_its_tokenizer_splits_digits_and_blanks_as_smollm2_does(in_pulled_cache:
 @given(text=TEXTS)
 def test_its_tokenizer_gives_text_back(pulled: Path, text: str) -> None:
     words = _embedded_tokenizers(pulled)[0]
-    expected = "".join(c for c in text if ord(c) not in LOST)
-    assert words.decode(words.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == expected
+    assert words.decode(words.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == text
 
 
 @pytest.mark.model
@@ -317,11 +313,19 @@ def _embedded_tokenizers(directory: Path) -> tuple:
 def test_it_answers(in_pulled_cache: Path) -> None:
     files = resolve(None)
     words, model = tokenizer(files), load(files, torch.device("cpu"), torch.float32)
-    prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
-    ids = torch.tensor([words.encode(prompt, add_special_tokens=False).ids])
+    parts = [
+        words.encode(part, add_special_tokens=False).ids for part in ("user\nCapital of France?", "\n", "assistant\n")
+    ]
+    ids = torch.tensor([[1, *parts[0], 2, *parts[1], 1, *parts[2]]])  # 1 and 2 are <|im_start|> and <|im_end|>
     answer = model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :].tolist()
     assert "Paris" in words.decode(answer)
     assert answer[-1] == 2
+
+
+@pytest.mark.model
+def test_six_control_characters_are_not_in_its_vocabulary(in_pulled_cache: Path) -> None:
+    words = tokenizer(resolve(None))
+    assert [c for c in map(chr, range(256)) if not words.encode(c, add_special_tokens=False).ids] == list(LOST)
 
 
 @pytest.mark.model

@@ -336,6 +336,13 @@ def test_the_tokenizer_agrees_with_transformers_and_gives_text_back(saved: Path,
     assert ours.decode(ids, skip_special_tokens=False) == text
 
 
+def test_a_special_token_written_in_a_text_is_text(saved: Path) -> None:
+    words = tokenizer(resolve(str(saved)))
+    ids = words.encode("a <eos> b", add_special_tokens=False).ids
+    assert EOS_ID not in ids
+    assert words.decode(ids, skip_special_tokens=False) == "a <eos> b"
+
+
 def test_a_damaged_tokenizer_is_refused(model: Path) -> None:
     (model / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
