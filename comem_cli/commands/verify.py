@@ -28,9 +28,9 @@ def verify(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Check on your model and store what comem promises: exact replay, exact bytes, exact scores.
+    """Check what comem promises on your model and store.
 
-    Eight lines; exit code 1 if one fails. Nothing in the store is changed.
+    Exact replay, exact bytes, exact scores: eight lines; exit code 1 if one fails. Nothing in the store is changed.
     """
     out.configure(json=json, quiet=quiet)
     target = store or options.only_store()
