@@ -198,7 +198,8 @@ class Asker:
         split, layers = self._reader.fingerprint.split, self._identity.n_layers
         if self._options.arm != "replay" and split * 6 > layers:
             self._warn(
-                f"split {split} of {layers} layers without an adapter: expect worse answers than replay; compare --arm both"
+                f"split {split} of {layers} layers without an adapter: "
+                "expect worse answers than replay; compare --arm both"
             )
         model = load.load(self._files, *pick(self._options.device, wanted))
         self._session = Session(self._reader, model, self._identity, self._tokenizer)
