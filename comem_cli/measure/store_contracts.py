@@ -84,6 +84,19 @@ def rewritten_differently(reader: StoreReader, split: SplitModel, window: int, c
     return differing
 
 
+def read_everything(reader: StoreReader) -> int:
+    """Read every residual of the store against its checksums; return the number of chunks.
+
+    Raises: CorruptStoreError (13) naming the first chunk that does not match.
+    """
+    rows = bytearray(reader.fingerprint.chunk * reader.width * ITEM_BYTES)
+    count = 0
+    for chunk in reader.iter_chunks():
+        reader.fetch([chunk.id], memoryview(rows))
+        count += 1
+    return count
+
+
 def _stored(reader: StoreReader, chunk: ChunkRow) -> bytes:
     rows = bytearray(chunk.n_tokens * reader.width * ITEM_BYTES)
     reader.fetch([chunk.id], memoryview(rows))

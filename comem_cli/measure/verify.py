@@ -184,13 +184,14 @@ class _Verification:
         yield _line("selection", SCORE_TOLERANCE, self._selection)
 
     def _storage(self) -> _Finding:
+        split = self._reader.fingerprint.split
+        read = store_contracts.read_everything(self._reader) if split else 0
         try:
             require_model(self._reader.fingerprint, self._identity)
         except FingerprintError as error:
             raise FingerprintError(f"not written by this model: {error.message}") from error
         stored = self._reader.recorded.get(COMPUTE_DTYPE, "auto")
         model = self._load(stored if stored in DTYPES else "auto")
-        split = self._reader.fingerprint.split
         checked = self._chunks if split else []
         window = self._identity.window
         differing = (
@@ -202,7 +203,8 @@ class _Verification:
         changed = self._changed_files()
         where = "".join(f" ({reason})" for reason in self._elsewhere(model) if differing)
         detail = (
-            f"of {len(checked)} chunks differ from a fresh Write{where}; answers differ: {unequal}; files changed: "
+            f"of {len(checked)} chunks differ from a fresh Write{where}; {read} match their checksums; "
+            f"answers differ: {unequal}; files changed: "
         )
         return _Finding(len(differing) + unequal + len(changed), detail + (", ".join(changed) or "none"))
 
