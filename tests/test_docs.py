@@ -56,6 +56,13 @@ def test_every_option_of_a_command_is_explained_by_its_help(world: World) -> Non
             assert len(explained) > 5, (command, entry)
 
 
+def test_every_command_that_a_hint_names_exists(world: World) -> None:
+    names = {command[0] for command in commands(world)}
+    for module in (ROOT / "comem_cli").rglob("*.py"):
+        for named in re.findall(r"""["'`:] ?comem ([a-z]+(?:-[a-z]+)*)(?:["'`]| [A-Z{-])""", module.read_text(encoding="utf-8")):
+            assert named in names, (module.name, named)
+
+
 def test_every_relative_link_leads_somewhere() -> None:
     pages = [
         path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)

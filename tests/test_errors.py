@@ -31,8 +31,8 @@ def test_each_kind_of_failure_has_an_exit_code_of_its_own() -> None:
 def test_every_error_is_documented_and_carries_message_and_hint() -> None:
     for cls in ComemError.__subclasses__():
         assert cls.__doc__
-        error = cls("what", "comem check x")
-        assert (str(error), error.message, error.hint) == ("what", "what", "comem check x")
+        error = cls("what", "comem verify x")
+        assert (str(error), error.message, error.hint) == ("what", "what", "comem verify x")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -53,7 +53,16 @@ def verify(
     failed = [result.name for result in results if not result.passed]
     if failed:
         count = f"{len(failed)} of {len(results)} contracts failed"
-        raise ComemError(f"{count}: {', '.join(failed)}", f"comem check {target}")
+        raise ComemError(f"{count}: {', '.join(failed)}", _way_out(failed, target))
+
+
+def _way_out(failed: list[str], store: Path) -> str:
+    """Name the command that mends what failed; lines about the model have none."""
+    if failed == ["selection"]:
+        return f"comem index {store}"
+    if failed == ["storage"]:
+        return "if the model is the right one, write the store again: comem ingest PATH --store DIR"
+    return "please report it, with the output of: comem stats --json"
 
 
 def _row(result: Result) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ class _Writer:
 
     def add(self, chunk_id: int, token_ids: bytes) -> None:
         if not token_ids or len(token_ids) % 4:
-            raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem check STORE")
+            raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem verify STORE")
         terms = " ".join(map(str, decode_ids(token_ids)))
         with _writing(self._folder):
             self._chunk_id.setStringValue(str(chunk_id))

@@ -143,7 +143,7 @@ class Catalogue:
 
     def corrupt(self, what: str) -> CorruptStoreError:
         """Build the error for damage found in this store."""
-        return CorruptStoreError(f"{self.store}: {what}", f"comem check {self.store}")
+        return CorruptStoreError(f"{self.store}: {what}", _write_again(self.store))
 
     def translate(self, error: Exception) -> ComemError:
         """Turn SQLite's error into comem's."""
@@ -226,19 +226,24 @@ def open_readable(store: Path) -> Catalogue:
 
 def _open_immutable(store: Path, error: Exception) -> Catalogue:
     if _primary_code(error) not in _CANNOT_WRITE:
-        reason = CorruptStoreError(f"{store}: the catalogue cannot be read: {error}", f"comem check {store}")
+        reason = CorruptStoreError(f"{store}: the catalogue cannot be read: {error}", _write_again(store))
         raise reason from error
     wal = store / f"{CATALOGUE_NAME}-wal"
     if wal.exists() and wal.stat().st_size:
         raise ComemError(
             f"{store} cannot be written, and {wal.name} holds commits that are not folded in yet",
-            f"free some space or make it writable, then run: comem check {store}",
+            f"free some space or make it writable, then run: comem index {store}",
         ) from error
     try:
         return _connect_readable(store, "immutable=1")
     except SQLITE_ERRORS as second:
-        reason = CorruptStoreError(f"{store}: the catalogue cannot be read: {second}", f"comem check {store}")
+        reason = CorruptStoreError(f"{store}: the catalogue cannot be read: {second}", _write_again(store))
         raise reason from second
+
+
+def _write_again(store: Path) -> str:
+    """Name the way out of a damaged catalogue: there is nothing beside it to mend it from."""
+    return f"restore {store} from a copy, or write another one: comem ingest PATH --store DIR"
 
 
 def _connect_readable(store: Path, options: str) -> Catalogue:
@@ -267,7 +272,7 @@ def _connect_writable(store: Path) -> Catalogue:
 def _refuse_lost_catalogue(store: Path) -> None:
     """Refuse a store whose residuals are there but whose catalogue is gone: sweeping it would delete them all."""
     if any((store / ARRAY_NAME / "c").glob("*")):
-        raise CorruptStoreError(f"{store}: {CATALOGUE_NAME} is missing or empty", f"comem check {store}")
+        raise CorruptStoreError(f"{store}: {CATALOGUE_NAME} is missing or empty", _write_again(store))
 
 
 def _no_store(store: Path) -> NoStoreError:

@@ -91,7 +91,7 @@ class ShardFiles:
     def _corrupt(self, chunk: ChunkRow, what: str) -> ComemError:
         assert chunk.shard is not None
         path = format.shard_path(self._store, chunk.shard)
-        return CorruptStoreError(f"chunk {chunk.key}: {path} {what}", f"comem check {self._store}")
+        return CorruptStoreError(f"chunk {chunk.key}: {path} {what}", f"comem verify {self._store}")
 
 
 def _buffers(rows: memoryview, padding: bytearray, crcs: bytearray, size: int) -> list[memoryview]:

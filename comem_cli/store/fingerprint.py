@@ -69,7 +69,7 @@ class Fingerprint:
         expected = {field.name for field in fields(cls)}
         odd = sorted(expected.symmetric_difference(values))
         if odd:
-            raise FingerprintError(f"fingerprint fields missing or unknown: {', '.join(odd)}", "comem check")
+            raise FingerprintError(f"fingerprint fields missing or unknown: {', '.join(odd)}", "comem stats STORE")
         return cls(**values)
 
 
