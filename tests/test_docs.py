@@ -58,8 +58,9 @@ def test_every_option_of_a_command_is_explained_by_its_help(world: World) -> Non
 
 def test_every_command_that_a_hint_names_exists(world: World) -> None:
     names = {command[0] for command in commands(world)}
+    hint = re.compile(r"""["'`:] ?comem ([a-z]+(?:-[a-z]+)*)(?:["'`]| [A-Z{-])""")
     for module in (ROOT / "comem_cli").rglob("*.py"):
-        for named in re.findall(r"""["'`:] ?comem ([a-z]+(?:-[a-z]+)*)(?:["'`]| [A-Z{-])""", module.read_text(encoding="utf-8")):
+        for named in hint.findall(module.read_text(encoding="utf-8")):
             assert named in names, (module.name, named)
 
 
