@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.commands.cli import FAST, QUESTION, Ran, World, write_documents
+
+# A shell that starts a job in the background lets it ignore SIGINT, and every process that the tests start would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

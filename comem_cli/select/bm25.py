@@ -97,7 +97,7 @@ def _best(
 def _no_evidence() -> NoEvidenceError:
     return NoEvidenceError(
         "no chunk shares a term with the question",
-        "ask in the words of the documents",
+        "ask in the words of the documents: comem ask STORE QUESTION",
     )
 
 
