@@ -11,8 +11,9 @@ import pytest
 
 from tests.commands.cli import FAST, QUESTION, Ran, World, write_documents
 
-# A shell that starts a job in the background lets it ignore SIGINT, and every process that the tests start would too.
+# A shell that starts a job in the background lets it ignore these, and every process that the tests start would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
