@@ -48,6 +48,8 @@ class Output:
     def configure(self, *, json: bool = False, quiet: bool = False) -> None:
         """Choose the mode; make both streams survive text that they cannot encode."""
         self.json, self.quiet = json, quiet
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - closed by the caller with >&-
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")

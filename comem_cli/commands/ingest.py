@@ -9,7 +9,7 @@ import typer
 
 from comem_cli.commands import options
 from comem_cli.commands.ingest_view import show_counts, show_plan, show_summary
-from comem_cli.errors import PartialError
+from comem_cli.errors import PartialError, UsageError
 from comem_cli.output import out
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def ingest(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders or files to ingest.")],
+    sources: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders or files to ingest.")],
     store: Annotated[Path | None, typer.Option(metavar="DIR", help="Store; default stores/NAME of the folder.")] = None,
     split: Annotated[int | None, typer.Option(help="Layers to run once, 0..L. Default: the store's, else L/3.")] = None,
     mode: Annotated[str | None, typer.Option(help="chunk, or document: all before it as context.")] = None,
@@ -41,6 +41,9 @@ def ingest(
     and the rest is stored.
     """
     out.configure(json=json, quiet=quiet)
+    if "" in sources:
+        raise UsageError("a path is empty", "comem ingest . for this folder")
+    paths = [Path(source) for source in sources]
     target = store or options.default_store(paths)
     out.note(f"ingesting into {target}")
     from comem_cli.store.plan import require_sources

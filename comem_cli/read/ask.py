@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from comem_cli.read.session import Answer, Session
 
 SCHEMA = 1
+LEAST_TEMPERATURE = 1e-3  # below it, and above its inverse, the softmax of fp32 logits over- or underflows
 BOUNDARY = "selected-pack read"  # what `read` times: [j:L) over the pack, up to the first logits
+RESERVED = ("line", "answer", "sources", "error", "exit_code")  # fields of an answer line that a question cannot set
 ARMS = {"comem": ("comem",), "replay": ("replay",), "both": ("comem", "replay")}
 
 
@@ -54,14 +56,23 @@ class AskOptions:
             raise UsageError(f"unknown arm '{self.arm}'", f"pass --arm {', '.join(ARMS)}")
         if self.max_new_tokens < 1:
             raise UsageError(f"--max-new-tokens {self.max_new_tokens} is below 1", "pass --max-new-tokens 64")
-        if not self.temperature >= 0:
-            raise UsageError(f"--temperature {self.temperature} is below 0", "pass --temperature 0 for greedy answers")
+        if self.temperature and not LEAST_TEMPERATURE <= self.temperature <= 1 / LEAST_TEMPERATURE:
+            raise UsageError(
+                f"--temperature {self.temperature} is neither 0 nor within {LEAST_TEMPERATURE} and its inverse",
+                "pass --temperature 0 for greedy answers",
+            )
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} is outside 0..2^63 - 1", "pass --seed 0")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is outside (0, 1]", "pass --top-p 1")
         ReadVariant(self.read_positions, self.attention)
         IterativeBm25(self.top_k, self.hop, self.rounds)
         stop = self.stop if self.stop is not None else STOP if self.template is None else ()
-        return replace(self, template=self.template or TEMPLATE, stop=tuple(stop))
+        return replace(self, stop=tuple(stop))
+
+    def prompt(self, question: str) -> str:
+        """Put a question into the template; raises UsageError (2) for an empty one, or a template without a place."""
+        return render(TEMPLATE if self.template is None else self.template, question)
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ class Asker:
     def prepare(self, question: str) -> tuple[list[int], Evidence]:
         """Return the ids of the rendered question and the chunks selected for it; no model is loaded."""
         options = self._options
-        query = self._encode(render(options.template or TEMPLATE, question))
+        query = self._encode(options.prompt(question))
         room = room_for_pack(self._identity, len(query), options.max_new_tokens)
         return query, self._finder.find(question, room)
 
@@ -156,11 +167,13 @@ class Asker:
         """
         try:
             given = json.loads(line)
-        except ValueError:
+            json.dumps(given, allow_nan=False)  # it is passed through: NaN and Infinity are no JSON
+        except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict) or not isinstance(given.get("question"), str):
             hint = '{"question": "..."}'
             return {"line": number, "error": f"not a JSON object with a question, as {hint}", "exit_code": 2}
+        given = {key: value for key, value in given.items() if key not in RESERVED}
         try:
             return {**given, **self.ask(given["question"]).to_json()}
         except ComemError as error:
@@ -220,4 +233,4 @@ class Asker:
 
 def require_question(question: str, options: AskOptions) -> None:
     """Refuse an empty question or a template without a place for it, before anything is opened."""
-    render(options.template or TEMPLATE, question)
+    options.prompt(question)

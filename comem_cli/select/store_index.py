@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.index import Bm25Index, build_index, open_index
+from comem_cli.select.index import Bm25Index, build_index, check_index, open_index
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
 
@@ -46,7 +46,7 @@ class IndexFolder:
     def keep_only(self, name: str) -> None:
         """Remove every other index; one that a reader has open stays readable to it."""
         for other in self._path.glob("*"):
-            if other.name != name:
+            if other.name != name and other.is_dir():
                 shutil.rmtree(other)
 
 
@@ -56,6 +56,7 @@ def open_store_index(reader: StoreReader) -> Bm25Index:
     Raises: IndexStaleError (15) where there is none, or only one of another generation.
     """
     path = index_path(reader)
+    check_index(path, checksums_only=True)  # Lucene itself would read a flipped bit as other postings
     return open_index(path)
 
 

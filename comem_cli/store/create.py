@@ -9,9 +9,10 @@ from pathlib import Path
 
 from comem_cli.errors import UsageError
 from comem_cli.store import durable, format
-from comem_cli.store.catalogue import CATALOGUE_NAME
+from comem_cli.store.catalogue import CATALOGUE_NAME, Catalogue
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import LOCK_NAME
+from comem_cli.store.rows import MetaRow
 
 
 def first_facts(fingerprint: Fingerprint, width: int, recorded: Mapping[str, str]) -> dict[str, str]:
@@ -46,3 +47,13 @@ def refuse_foreign(path: Path) -> None:
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith(CATALOGUE_NAME)}
     if names - ours and not (path / CATALOGUE_NAME).is_file():
         raise UsageError(f"{path} is not empty and not a store", "choose another place with --store DIR")
+
+
+def adopt_if_empty(catalogue: Catalogue, facts: Mapping[str, str]) -> None:
+    """Let a store that never held a chunk take other settings: its first ingest failed before anything was written."""
+    (held,) = catalogue.integers("SELECT (SELECT COUNT(*) FROM chunk) + (SELECT COUNT(*) FROM document)")
+    if held or catalogue.meta()["fingerprint"] == facts["fingerprint"]:
+        return
+    with catalogue.transaction():
+        for key in ("width", "capacity", "fingerprint", "recorded"):
+            catalogue.insert(MetaRow(key, facts[key]))

@@ -67,6 +67,7 @@ class Ingest:
         self._queue = WriteQueue(writer, writer.fingerprint, mode, make_writer, on_event=on_event, device=device)
         self._on_event, self._on_bytes = on_event, on_bytes
         self._summary = Summary()
+        self._emptied: list[int] = []  # documents whose file holds no text any more
 
     def run(self, plan: Plan) -> Summary:
         """Do what the plan says and return the counts; raises what store and model raise."""
@@ -79,8 +80,10 @@ class Ingest:
             self._on_bytes(source.size)
             queue.commit_if_due()
         queue.flush()
-        self._writer.remove_documents(row.id for row in plan.gone)
-        summary.removed += len(plan.gone)
+        gone = [*(row.id for row in plan.gone), *self._emptied]
+        plan.require_consent(len(gone))
+        self._writer.remove_documents(gone)
+        summary.removed += len(gone)
         queue.commit()
         self._writer.drop_unplaced()
         summary.written_chunks, summary.written_tokens = queue.chunks, queue.tokens
@@ -92,8 +95,7 @@ class Ingest:
         if isinstance(extracted, Skip):
             self._skip(extracted)
             if known is not None and not extracted.failed:  # it turned binary or empty: the old text is gone
-                self._writer.remove_documents([known.id])
-                self._summary.removed += 1
+                self._emptied.append(known.id)
             return
         chunks = chunk(extracted, self._tokenizer, self._writer.fingerprint.chunk)
         keys = self._queue.add([c.ids for c in chunks])

@@ -22,13 +22,24 @@ class Plan:
     """List what an ingest will do.
 
     changed: files to read, new or changed. known: the catalogue's document of each changed file that has one.
+    stored: documents before. yes: the user allows removing most of them. gone: documents whose file is not there.
     """
 
     changed: list[SourceFile] = field(default_factory=list)
     known: dict[bytes, DocumentRow] = field(default_factory=dict)
     unchanged: int = 0
     skips: list[Skip] = field(default_factory=list)
+    stored: int = 0
+    yes: bool = False
     gone: list[DocumentRow] = field(default_factory=list)
+
+    def require_consent(self, gone: int) -> None:
+        """Raise UsageError (2) where `gone` documents are more than half of the store's, without the user's yes."""
+        if not self.yes and gone * 2 > self.stored:
+            raise UsageError(
+                f"{gone} of the store's {self.stored} documents are gone from these paths and would be removed",
+                "run the same command again with --yes if they are meant to go",
+            )
 
     @property
     def bytes_to_read(self) -> int:
@@ -56,7 +67,7 @@ def make_plan(
     more than half of the store's documents would go.
     """
     by_path = {os.path.join(os.fsencode(roots[row.root_id]), row.path): row for row in documents}
-    plan = Plan()
+    plan = Plan(stored=len(by_path), yes=yes)
     seen: set[bytes] = set()
     blind: list[bytes] = []  # what could not be read: nothing below it counts as gone
     for item in walk(paths):
@@ -80,22 +91,14 @@ def make_plan(
         for absolute, row in by_path.items()
         if absolute not in seen and _below(absolute, scopes) and not _below(absolute, blind)
     ]
-    _require_sense(plan, len(by_path), paths, yes)
+    if not plan.changed and not plan.unchanged and not plan.gone and not plan.skips:
+        raise _nothing(paths)
+    plan.require_consent(len(plan.gone))
     return plan
 
 
 def _below(path: bytes, folders: Iterable[bytes]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip(b"/") + b"/") for folder in folders)
-
-
-def _require_sense(plan: Plan, stored: int, paths: Sequence[Path], yes: bool) -> None:
-    if not plan.changed and not plan.unchanged and not plan.gone and not plan.skips:
-        raise _nothing(paths)
-    if not yes and len(plan.gone) * 2 > stored:
-        raise UsageError(
-            f"{len(plan.gone)} of the store's {stored} documents are gone from these paths and would be removed",
-            "run the same command again with --yes if they are meant to go",
-        )
 
 
 def _nothing(paths: Sequence[Path]) -> UsageError:

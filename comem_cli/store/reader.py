@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from comem_cli.errors import NoStoreError
+from comem_cli.errors import CorruptStoreError, NoStoreError
 from comem_cli.store import catalogue as catalogues
 from comem_cli.store import format
 from comem_cli.store.document import chunk_ids, document_chunks
 from comem_cli.store.edits import CONTENT_MODULUS, PLACED, content_term
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import ReaderLease
-from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, PlacementRow, RootRow
+from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, PlacementRow, RootRow, ShardRow
 
 if TYPE_CHECKING:
     from comem_cli.store.fetch import ShardFiles
@@ -146,6 +146,19 @@ class StoreReader:
         """Return the name of the index, if there is one, and whether it matches the live chunks."""
         name = self._facts["index_name"]
         return name or None, bool(name) and self._facts["index_content"] == self.content
+
+    def require_shards(self) -> None:
+        """Look that every committed shard is there in its full size.
+
+        Raises: CorruptStoreError (13) naming the first that is not.
+        """
+        for shard in self._catalogue.rows(ShardRow):
+            path = format.shard_path(self.path, shard.id)
+            if not path.is_file() or path.stat().st_size != shard.bytes:
+                raise CorruptStoreError(
+                    f"{path} is missing or not {shard.bytes:,} bytes long",
+                    "restore it from a copy, or write another store: comem ingest PATH --store DIR",
+                )
 
     def documents(self) -> Iterator[DocumentRow]:
         """Stream the documents, ordered by root id and path bytes."""

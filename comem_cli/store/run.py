@@ -57,6 +57,8 @@ class IngestRun:
         on_load: Callable[[], None],
     ) -> Summary:
         """Bring the store in step with `paths`. on_load is called before the model is loaded, if it is at all."""
+        with StoreReader(self.store) as reader:
+            reader.require_shards()  # else "unchanged" would be said of documents whose residuals are gone
         plan = make_plan(paths, writer.documents(), writer.roots(), yes=self._options.yes)
         on_plan(plan)
 

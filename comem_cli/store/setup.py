@@ -171,6 +171,8 @@ def _mode(options: WriteOptions, old: Fingerprint | None) -> tuple[str, int]:
 def _peek(store: Path) -> Stored | None:
     try:
         with StoreReader(store) as reader:
-            return Stored(reader.fingerprint, reader.recorded)
+            counts = reader.counts()
+            empty = not (counts.documents or counts.chunks or counts.unplaced_chunks)
+            return None if empty else Stored(reader.fingerprint, reader.recorded)
     except NoStoreError:
         return None

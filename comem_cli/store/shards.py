@@ -59,7 +59,7 @@ def sweep(store: Path, live: Collection[int], next_shard: int) -> None:
             for tmp in folder.glob(f"*{durable.TMP_SUFFIX}"):
                 tmp.unlink()
         names = {str(number) for number in live}
-        orphans = [path for path in (array / "c").glob("*") if path.name not in names]
+        orphans = [path for path in (array / "c").glob("*") if path.name not in names and path.is_dir()]
         if not orphans:
             return
         with NoReaders(store) as alone:

@@ -84,10 +84,10 @@ class StoreWriter:
             durable.raise_os_error(error, path.parent.parent, 4096)
         durable.make_dir(path)
         with _locked(path) as lock:
-            catalogue = catalogues.open_writable(path)
-            if catalogue is None:
-                catalogue = catalogues.create(path, create.first_facts(fingerprint, width, recorded))
+            facts = create.first_facts(fingerprint, width, recorded)
+            catalogue = catalogues.open_writable(path) or catalogues.create(path, facts)
             with _closed_on_error(catalogue):
+                create.adopt_if_empty(catalogue, facts)
                 writer = cls(path, lock, catalogue)
                 writer._require(fingerprint, width, recorded)
                 writer._recover()

@@ -63,16 +63,22 @@ def test_json_lines_are_answered_one_by_one_and_bad_ones_are_named_by_number(wri
         {"id": 1},
         {"question": QUESTION, "id": 8},
         {"question": "harbour \ud800"},
+        {"question": QUESTION, "exit_code": 5, "error": "old", "sources": "abc", "answer": 1},
+        '{"question": "harbour", "x": NaN}',
+        "[" * 100_000,
+        {"question": "", "sources": "abc"},
     ]
     lines = [item if isinstance(item, str) else json.dumps(item) for item in asked]
     stdin = "\n".join(lines).encode() + b'\n\n{"question": "harbour \xff"}\n' + b'{"question": "dusk \xc3\xa9"}'
     done = written.run("ask", STORE, "-", *FAST, stdin=stdin)
     answers = done.lines
-    assert len(answers) == 9  # one line a question; the empty line asked nothing
+    assert untimed(answers[7]) == untimed(answered.json)  # a field of comem's own cannot be set from outside
+    assert len(answers) == 13  # one line a question; the empty line asked nothing
     assert untimed(answers[0]) == untimed(answered.json) | {"id": 7, "gold": ["dusk", "\u00e9"]}
     assert untimed(answers[5]) == untimed(answered.json) | {"id": 8}
     assert [(answer.get("line"), answer.get("exit_code")) for answer in answers] == [
-        *((None, None), (2, 2), (None, 2), (None, 4), (5, 2), (None, None), (None, 2), (9, 2), (None, None))
+        *((None, None), (2, 2), (None, 2), (None, 4), (5, 2), (None, None), (None, 2)),
+        *((None, None), (9, 2), (10, 2), (None, 2), (13, 2), (None, None)),
     ]
     assert answers[3]["id"] == "none"
     assert all(("error" in answer) != ("answer" in answer) for answer in answers)

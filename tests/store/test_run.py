@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from comem_cli.errors import FingerprintError, UsageError
+from comem_cli.errors import CorruptStoreError, FingerprintError, ModelError, UsageError
 from comem_cli.model import load
 from comem_cli.model.modes import ChunkMode, DocumentMode, OverlapMode
 from comem_cli.model.shapes import shapes_from_json
+from comem_cli.store.reader import StoreReader
 from comem_cli.store.run import IngestRun
 from comem_cli.store.setup import WriteOptions, WriteSetup
 from tests.tiny import save_tiny
@@ -118,3 +119,60 @@ def test_the_store_keeps_its_dtype_unless_another_is_asked_for(stored, files):
 
     assert setup(stored / "chunk", files).pick()[1] == torch.float32
     assert setup(stored / "chunk", files, dtype="bf16").pick()[1] == torch.bfloat16
+
+
+def run(store, files, sources, **options):
+    hooks = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
+    job = IngestRun(store, files, WriteOptions(device="cpu", dtype="fp32", **{"split": 2, "chunk": 40, **options}))
+    with job.open() as writer:
+        return job.ingest(writer, [sources], **hooks)
+
+
+def test_a_store_that_never_held_a_chunk_takes_another_model_and_other_settings(tmp_path, files):
+    sources = write_sources(tmp_path / "docs", 1)
+    other = load.resolve(str(save_tiny(tmp_path / "other", seed=1)))
+    with pytest.raises(ModelError):
+        run(tmp_path / "s", _damaged(tmp_path / "damaged"), sources)
+    assert run(tmp_path / "s", other, sources, split=3, chunk=24).written_chunks > 0
+    with pytest.raises(FingerprintError, match="weights"):
+        run(tmp_path / "s", files, sources, split=3, chunk=24)
+
+
+def _damaged(directory):
+    weights = save_tiny(directory, seed=2) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    return load.resolve(str(directory))
+
+
+def test_documents_whose_files_were_emptied_need_consent_like_those_that_vanished(tmp_path, files):
+    sources = write_sources(tmp_path / "docs", 1)
+    run(tmp_path / "s", files, sources)
+    for file in sources.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    with pytest.raises(UsageError, match="would be removed"):
+        run(tmp_path / "s", files, sources)
+    with StoreReader(tmp_path / "s") as reader:
+        before = reader.counts().documents
+    assert before > 0
+    assert run(tmp_path / "s", files, sources, yes=True).removed == before
+
+
+@pytest.mark.parametrize("damage", ["gone", "short"])
+def test_unchanged_is_not_said_of_a_store_whose_residuals_are_gone(tmp_path, files, damage):
+    sources = write_sources(tmp_path / "docs", 1)
+    run(tmp_path / "s", files, sources)
+    shard = tmp_path / "s" / "residuals" / "c" / "0" / "0"
+    if damage == "gone":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(CorruptStoreError, match="c/0/0 is missing or not"):
+        run(tmp_path / "s", files, sources)
+
+
+def test_stray_files_of_other_programs_stop_no_ingest(tmp_path, files):
+    sources = write_sources(tmp_path / "docs", 1)
+    run(tmp_path / "s", files, sources)
+    (tmp_path / "s" / "residuals" / "c" / ".DS_Store").write_bytes(b"x")
+    assert run(tmp_path / "s", files, sources).unchanged > 0

@@ -1,0 +1,41 @@
+"""The index of a store: found by content, checked before it is used, and tidied after it is replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from comem_cli.errors import IndexStaleError
+from comem_cli.select.store_index import IndexFolder, open_store_index, rebuild_index
+from comem_cli.store.reader import INDEX_DIR, StoreReader
+from comem_cli.store.writer import StoreWriter
+from tests.tiny_store import make_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path).path
+
+
+def test_one_flipped_bit_in_any_file_of_the_index_is_stale(store):
+    with StoreReader(store) as reader:
+        folder = store / INDEX_DIR / reader.index()[0]
+        for file in sorted(folder.iterdir()):
+            whole = file.read_bytes()
+            if file.name.startswith("segments_"):
+                continue  # Lucene reads and checks it whole by itself
+            file.chmod(0o600)
+            file.write_bytes(
+                whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
+            )
+            with pytest.raises(IndexStaleError):
+                open_store_index(reader).close()
+            file.write_bytes(whole)
+        open_store_index(reader).close()
+
+
+def test_a_stray_file_stops_no_rebuild(store):
+    (store / INDEX_DIR / ".DS_Store").write_bytes(b"x")
+    with StoreWriter.open(store) as writer:
+        assert rebuild_index(writer) > 0
+    IndexFolder(store).keep_only("none")
+    assert [path.name for path in (store / INDEX_DIR).iterdir()] == [".DS_Store"]
