@@ -35,7 +35,7 @@ STORE = "stores/docs"
         (["ask", STORE, "harbour", "--max-new-tokens", "0"], 2, ["--max-new-tokens 0 is below 1"]),
         (["ask", STORE, "harbour", "--arm", "left"], 2, ["unknown arm 'left'", "--arm comem, replay, both"]),
         (["ask", STORE, "harbour", "--temperature", "-1"], 2, ["--temperature -1.0 is neither 0 nor"]),
-        (["ask", STORE, "harbour", "--temperature", "nan"], 2, ["--temperature nan is below 0"]),
+        (["ask", STORE, "harbour", "--temperature", "nan"], 2, ["--temperature nan is neither 0 nor"]),
         (["ask", STORE, "harbour", "--top-p", "0"], 2, ["--top-p 0.0 is outside (0, 1]"]),
         (["ask", STORE, "harbour", "--top-k", "0"], 2, ["top-k"]),
         (["ask", STORE, "harbour", "--template", "no place"], 2, ["the template has no {question}"]),
