@@ -74,9 +74,9 @@ def _store_and_question(words: list[str]) -> tuple[Path, str]:
 
 
 def _single(target: Path, model: str | None, question: str, chosen: AskOptions, fail_stale: bool) -> None:
-    from comem_cli.read.ask import Asker, require_question
+    from comem_cli.read.ask import Asker
 
-    require_question(question, chosen)
+    chosen.prompt(question)  # refuses what is no question before anything is opened
     with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
         live = not out.json and chosen.arm != "both" and stdout_is_terminal()
         asked = asker.ask(question, on_text=live_printer() if live else None)

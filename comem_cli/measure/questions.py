@@ -6,12 +6,12 @@ asks for means nothing.
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import UsageError
+from comem_cli.read.text import question_object
 from comem_cli.select.selector import decode_ids
 from comem_cli.store.reader import StoreReader
 
@@ -34,13 +34,11 @@ def read_cases(path: Path) -> list[str]:
 
 
 def _question(path: Path, number: int, line: str) -> str:
-    try:
-        question = json.loads(line)["question"]
-    except (ValueError, TypeError, KeyError):
-        question = None
-    if not isinstance(question, str) or not question.strip():
+    given = question_object(line)
+    question = given["question"] if given else ""
+    if not question.strip():
         raise UsageError(f'{path}, line {number}: no {{"question": "..."}}', "mend that line and run it again")
-    return question
+    return str(question)
 
 
 def made_questions(reader: StoreReader, tokenizer: tokenizers.Tokenizer, count: int, seed: int) -> list[str]:

@@ -14,7 +14,7 @@ from comem_cli.errors import ComemError, UsageError
 from comem_cli.model import load
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Source, room_for_pack
 from comem_cli.read.layout import ReadVariant
-from comem_cli.read.text import STOP, TEMPLATE, render
+from comem_cli.read.text import STOP, TEMPLATE, question_object, render
 from comem_cli.select.bm25 import IterativeBm25
 from comem_cli.select.store_index import index_path
 from comem_cli.store.identify import require_model
@@ -165,12 +165,8 @@ class Asker:
 
         A store that turns out damaged is raised, as for a single question.
         """
-        try:
-            given = json.loads(line)
-            json.dumps(given, allow_nan=False)  # it is passed through: NaN and Infinity are no JSON
-        except (ValueError, RecursionError):
-            given = None
-        if not isinstance(given, dict) or not isinstance(given.get("question"), str):
+        given = question_object(line)
+        if given is None or not _is_json(given):
             hint = '{"question": "..."}'
             return {"line": number, "error": f"not a JSON object with a question, as {hint}", "exit_code": 2}
         given = {key: value for key, value in given.items() if key not in RESERVED}
@@ -231,6 +227,10 @@ class Asker:
         }
 
 
-def require_question(question: str, options: AskOptions) -> None:
-    """Refuse an empty question or a template without a place for it, before anything is opened."""
-    options.prompt(question)
+def _is_json(given: dict[str, Any]) -> bool:
+    """Tell whether an object can be passed through: Python reads NaN and Infinity, which are no JSON."""
+    try:
+        json.dumps(given, allow_nan=False)
+    except ValueError:
+        return False
+    return True

@@ -7,7 +7,6 @@ reference). Reported: does the first token equal replay's, are all token ids equ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.model import load
 from comem_cli.read.evidence import Evidence, EvidenceFinder, room_for_pack
-from comem_cli.read.text import STOP, TEMPLATE, TextStream, render
+from comem_cli.read.text import STOP, TEMPLATE, TextStream, question_object, render
 from comem_cli.select.bm25 import IterativeBm25
 from comem_cli.store.fingerprint import chunk_key
 from comem_cli.store.reader import StoreReader
@@ -110,11 +109,8 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def _question(line: str, where: str) -> Question:
-    try:
-        given = json.loads(line)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict) or not isinstance(given.get("question"), str):
+    given = question_object(line)
+    if given is None:
         raise UsageError(f"{where} is no JSON object with a question", 'write {"question": "..."}')
     answers = given.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):

@@ -6,8 +6,9 @@ the template around it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from comem_cli.errors import UsageError
 
@@ -27,6 +28,15 @@ def render(template: str, question: str) -> str:
     if "{question}" not in template:
         raise UsageError("the template has no {question}", "pass --template with {question} where it belongs")
     return template.replace("{question}", question.strip())
+
+
+def question_object(line: str | bytes) -> dict[str, Any] | None:
+    """Read one line {"question": "...", ...} of a JSONL file of questions; None where it is no such object."""
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError):  # nested deeper than Python's stack
+        return None
+    return given if isinstance(given, dict) and isinstance(given.get("question"), str) else None
 
 
 class TextStream:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comem_cli.errors import UsageError
-from comem_cli.read.text import STOP, TEMPLATE, TextStream, render
+from comem_cli.read.text import STOP, TEMPLATE, TextStream, question_object, render
 from tests.tiny import EOS_ID, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -84,3 +84,12 @@ def test_the_template_takes_the_question_as_it_is():
 def test_an_empty_question_and_a_template_without_a_place_are_refused(template, question, said):
     with pytest.raises(UsageError, match=said):
         render(template, question)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"question": 1}', '{"q": "x"}', b"\xff", "[" * 100_000])
+def test_a_line_that_is_no_question_is_none_of_any_kind(line):
+    assert question_object(line) is None
+
+
+def test_a_question_keeps_its_other_fields():
+    assert question_object(b'{"question": "who?", "id": 7}') == {"question": "who?", "id": 7}
