@@ -1,0 +1,26 @@
+"""Every benchmark task by its name, and `make_task` from a spec to a task.
+
+A module of tasks gives one dict of builders; `TASKS` is their union.
+"""
+
+from __future__ import annotations
+
+from comem_cli.errors import UsageError
+from comem_cli.evaluate.task import Task
+from comem_cli.evaluate.tasks.spec import Builder, Options
+
+TASKS: dict[str, Builder] = {}
+
+
+def make_task(spec: str) -> Task:
+    """Make the task that `spec` names: NAME[:SIZE][:key=value,...].
+
+    Raises: UsageError (2) for an unknown name, with the names that there are, and for a size or option that the task
+    does not take.
+    """
+    options = Options(spec)
+    if options.name not in TASKS:
+        raise UsageError(f"no task is called {options.name or repr(spec)}", f"tasks: {', '.join(sorted(TASKS))}")
+    task = TASKS[options.name](options)
+    options.finish()
+    return task
