@@ -1,4 +1,4 @@
-"""Take a task spec apart: NAME[:SIZE][:key=value,...], as in `vt:4096:hops=8`, `xquad:documents=paragraph`, `longeval:200`.
+"""Take a task spec apart: NAME[:SIZE][:key=value,...], as in `vt:4096:hops=8`, `xquad:documents=own`, `longeval:200`.
 
 SIZE may itself hold colons (a path), since only a last part that reads `key=value,...` is taken for options.
 """
