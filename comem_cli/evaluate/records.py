@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from comem_cli.errors import UsageError
 
+_BEGIN = b'{"cell":'  # of every record
 Key = tuple[str, str, str]  # cell digest, example id, arm
 
 
@@ -104,11 +105,14 @@ def _record(given: dict[str, Any]) -> Record:
 
 
 def _drop_cut_line(path: Path) -> None:
-    """Cut what a crash left of a line."""
+    """Cut what a crash left of a line; raises UsageError (2) where it is not the beginning of a record."""
     if not path.exists():
         return
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    if whole < len(data):
+    rest = data[whole : whole + len(_BEGIN)]
+    if not _BEGIN.startswith(rest):
+        raise UsageError(f"{path} is no file of records", "pass another --out FILE")
+    if rest:
         with path.open("r+b") as file:
             file.truncate(whole)

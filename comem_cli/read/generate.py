@@ -87,11 +87,13 @@ class Reader:
         sampling: Sampling,
         on_token: Callable[[int], bool] | None = None,
         layout: Layout = FRESH,
+        on_logits: Callable[[torch.Tensor], None] | None = None,
     ) -> Generation:
         """Read one pack and decode: rows (n, d) on any device, query ids -> a Generation.
 
-        on_token receives each new id as it is drawn and returns True to stop there. layout: of the n rows; the default
-        needs none of their bounds. Raises UsageError for an empty question, ModelError as `Layout` does.
+        on_token receives each new id as it is drawn and returns True to stop there; on_logits the logits (1, 1, vocab)
+        of the first. layout: of the n rows; the default needs none of their bounds. Raises UsageError for an empty
+        question, ModelError as `Layout` does.
         """
         if not query:
             raise UsageError("the question has no tokens", "ask a question in words")
@@ -103,6 +105,8 @@ class Reader:
         draw = _Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
+        if on_logits is not None:
+            on_logits(logits)
         ids: list[int] = []
         finish = "length"
         while True:
