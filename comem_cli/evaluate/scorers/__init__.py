@@ -1,0 +1,1 @@
+"""Scorers of the benchmarks, each by its own official rules."""
