@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from comem_cli.store.catalogue import Catalogue
 from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, PlacementRow, RootRow, Row, ShardRow
@@ -35,6 +35,19 @@ class NewDocument:
 
     row: DocumentRow
     placements: Sequence[Placement]
+
+
+@dataclass
+class Waiting:
+    """A document that is not visible yet, and the ids of those of its chunks that are durable."""
+
+    document: NewDocument
+    ids: dict[str, int]
+
+    def missing(self, buffered: Mapping[str, ChunkRow]) -> list[str]:
+        """Return the keys of the chunks that are neither durable nor `buffered`."""
+        keys = (place.key for place in self.document.placements)
+        return [key for key in keys if key not in self.ids and key not in buffered]
 
 
 @dataclass
@@ -96,16 +109,36 @@ def replace_placements(catalogue: Catalogue, documents: Iterable[Sequence[Placem
         _insert(catalogue, placements)
 
 
-def drop_unplaced(catalogue: Catalogue) -> tuple[int, list[int]]:
-    """Delete the chunks that no document places and the shards that then hold none.
+def drop_unplaced(catalogue: Catalogue) -> tuple[int, list[int], int]:
+    """Delete the chunks that no document places, the shards that then hold none, and roots without documents.
 
-    Returns how many chunks went, and the shards. Needs an open transaction.
+    Returns how many chunks went, the shards, and how many roots. Needs an open transaction.
     """
     chunks = catalogue.execute(f"DELETE FROM chunk WHERE NOT {PLACED}").rowcount
+    roots = catalogue.execute("DELETE FROM root WHERE id NOT IN (SELECT root_id FROM document)").rowcount
+    return chunks, _drop_empty_shards(catalogue), roots
+
+
+def relocate(catalogue: Catalogue, shard: ShardRow, chunks: Iterable[ChunkRow]) -> list[int]:
+    """Add a shard, let `chunks` lie there at their `row`, and delete the shards that then hold none.
+
+    Returns the shards that went. Needs an open transaction.
+    """
+    catalogue.insert(shard)
+    for chunk in chunks:
+        moved = replace(chunk, shard=shard.id)
+        catalogue.execute(
+            "UPDATE chunk SET shard = ?, row = ?, crcs = ?, digest = ? WHERE id = ?",
+            (moved.shard, moved.row, moved.crcs, moved.digest(), moved.id),
+        )
+    return _drop_empty_shards(catalogue)
+
+
+def _drop_empty_shards(catalogue: Catalogue) -> list[int]:
     empty = "WHERE id NOT IN (SELECT shard FROM chunk WHERE shard IS NOT NULL)"
     shards = [row.id for row in catalogue.rows(ShardRow, empty)]
     catalogue.delete_in("shard", "id", shards)
-    return chunks, shards
+    return shards
 
 
 def _replaced(catalogue: Catalogue, documents: Iterable[NewDocument]) -> set[int]:

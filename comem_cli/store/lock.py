@@ -11,6 +11,8 @@ import fcntl
 import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -22,12 +24,12 @@ _MAX_HOLDER = 200  # bytes of "PID COMMAND" kept in the lock file
 
 
 class WriterLock:
-    """Hold the store's writer lock from construction to `release`.
+    """Hold the store's writer lock from construction to `release`; `holder` is told to a second writer.
 
     Raises: LockedError (11) naming the holder, ComemError (1) where the file cannot be opened.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, holder: str | None = None) -> None:
         path = store / LOCK_NAME
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,13 +38,13 @@ class WriterLock:
             durable.raise_os_error(error, store, 4096)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            command = shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+            command = holder or shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()} {command}".encode(errors="surrogateescape")[:_MAX_HOLDER], 0)
         except BlockingIOError as error:
-            holder = os.pread(self._fd, _MAX_HOLDER, 0).decode(errors="replace")
+            found = os.pread(self._fd, _MAX_HOLDER, 0).decode(errors="replace")
             os.close(self._fd)
-            raise _locked(store, holder) from error
+            raise _locked(store, found) from error
         except OSError as error:
             os.close(self._fd)
             durable.raise_os_error(error, store, 4096)
@@ -50,6 +52,16 @@ class WriterLock:
     def release(self) -> None:
         """Free the lock; the file stays, since removing it would race with the next writer."""
         os.close(self._fd)
+
+
+@contextmanager
+def undone_on_error(undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` if the block fails; else what the block has opened stays open."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 def _locked(store: Path, holder: str) -> LockedError:

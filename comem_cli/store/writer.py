@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -23,24 +23,12 @@ from comem_cli.errors import FingerprintError, NoStoreError
 from comem_cli.store import catalogue as catalogues
 from comem_cli.store import create, durable, edits, format, shards
 from comem_cli.store.document import chunk_ids, document_chunks
-from comem_cli.store.edits import NewDocument, Placement
+from comem_cli.store.edits import NewDocument, Placement, Waiting
 from comem_cli.store.fingerprint import Fingerprint
-from comem_cli.store.lock import WriterLock
+from comem_cli.store.lock import WriterLock, undone_on_error
 from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, MetaRow, PlacementRow, RootRow, ShardRow
 
 COMPUTE_DTYPE = "compute_dtype"  # the recorded fact that a resumed Write must share
-
-
-@dataclass
-class _Waiting:
-    """A document that is not visible yet, and the ids of those of its chunks that are durable."""
-
-    document: NewDocument
-    ids: dict[str, int]
-
-    def missing(self, buffered: Mapping[str, ChunkRow]) -> list[str]:
-        keys = (place.key for place in self.document.placements)
-        return [key for key in keys if key not in self.ids and key not in buffered]
 
 
 class StoreWriter:
@@ -52,13 +40,13 @@ class StoreWriter:
         self.fingerprint = Fingerprint.from_dict(json.loads(facts["fingerprint"]))
         self.recorded: dict[str, str] = json.loads(facts["recorded"])
         self.width = int(facts["width"])
-        self._capacity = int(facts["capacity"])
+        self.capacity = int(facts["capacity"])
         self._lock = lock
         self._catalogue = catalogue
         self._facts = facts
         self._next_chunk = int(facts["next_chunk"])
         self._next_document = int(facts["next_document"])
-        self._waiting: dict[tuple[int, bytes], _Waiting] = {}
+        self._waiting: dict[tuple[int, bytes], Waiting] = {}
         self._removed: set[int] = set()
         self._roots = {root.path: root for root in catalogue.rows(RootRow)}
         self._new_roots: list[RootRow] = []
@@ -83,32 +71,36 @@ class StoreWriter:
         except OSError as error:
             durable.raise_os_error(error, path.parent.parent, 4096)
         durable.make_dir(path)
-        with _locked(path) as lock:
+        lock = WriterLock(path)
+        with undone_on_error(lock.release):
             facts = create.first_facts(fingerprint, width, recorded)
             catalogue = catalogues.open_writable(path) or catalogues.create(path, facts)
-            with _closed_on_error(catalogue):
+            with undone_on_error(catalogue.close):
                 create.adopt_if_empty(catalogue, facts)
                 writer = cls(path, lock, catalogue)
                 writer._require(fingerprint, width, recorded)
-                writer._recover()
+                writer.recover()
         return writer
 
     @classmethod
-    def open(cls, path: Path) -> StoreWriter:
+    def open(cls, path: Path, holder: str | None = None) -> StoreWriter:
         """Take the lock of a store that exists, whatever its fingerprint, and sweep what a killed writer left.
+
+        `holder` is what a second writer is told, by default the command line.
 
         Raises: NoStoreError (10), LockedError (11), CorruptStoreError (13), NoSpaceError (14).
         """
         missing = NoStoreError(f"no store at {path}", f"comem ingest PATH --store {path}")
         if not (path / catalogues.CATALOGUE_NAME).is_file() and catalogues.open_writable(path) is None:
             raise missing  # before the lock, whose file would litter a folder that is no store
-        with _locked(path) as lock:
+        lock = WriterLock(path, holder)
+        with undone_on_error(lock.release):
             catalogue = catalogues.open_writable(path)
             if catalogue is None:
                 raise missing
-            with _closed_on_error(catalogue):
+            with undone_on_error(catalogue.close):
                 writer = cls(path, lock, catalogue)
-                writer._recover()
+                writer.recover()
         return writer
 
     def __enter__(self) -> StoreWriter:
@@ -128,6 +120,11 @@ class StoreWriter:
     def generation(self) -> int:
         """Return the number of the last commit."""
         return int(self._facts["generation"])
+
+    @property
+    def catalogue(self) -> catalogues.Catalogue:
+        """Return the open catalogue, to read from: what changes it goes through this class."""
+        return self._catalogue
 
     @property
     def content(self) -> str:
@@ -166,7 +163,7 @@ class StoreWriter:
 
     def fits(self, n_tokens: int) -> bool:
         """Tell whether a chunk still fits into the open shard; if not, `add` commits first."""
-        return self._rows + format.blocks_of(n_tokens) * format.ROWS_PER_BLOCK <= self._capacity
+        return self._rows + format.blocks_of(n_tokens) * format.ROWS_PER_BLOCK <= self.capacity
 
     def add(self, key: str, ids: bytes, residual: bytes | bytearray | memoryview | None) -> None:
         """Buffer a chunk for the next commit; a key that is stored already is skipped.
@@ -215,7 +212,7 @@ class StoreWriter:
         row = DocumentRow(self._next_document, root_id, os.fsencode(path), size, mtime_ns, sha256, encoding, kind)
         self._next_document += 1
         ids = self.chunk_ids(place.key for place in placements)
-        self._waiting[root_id, row.path] = _Waiting(NewDocument(row, tuple(placements)), ids)
+        self._waiting[root_id, row.path] = Waiting(NewDocument(row, tuple(placements)), ids)
 
     def remove_documents(self, ids: Iterable[int]) -> None:
         """Take documents out of the store with the next commit; their chunks stay until `drop_unplaced`."""
@@ -252,7 +249,7 @@ class StoreWriter:
         return self.generation
 
     def drop_unplaced(self) -> int:
-        """Commit, then delete the chunks that no document places; call it at the end of a finished ingest.
+        """Commit, then delete chunks and roots that no document needs; call it at the end of a finished ingest.
 
         Shards with no chunk left are unlinked (those that an open snapshot reads: by a later writer). Their numbers
         are never used again. Returns how many chunks went.
@@ -264,13 +261,32 @@ class StoreWriter:
             names = ", ".join(repr(path) for _, path in list(self._waiting)[:3])
             raise ValueError(f"documents wait for chunks that were never added: {names}")
         with self._generation() as facts:
-            dropped, emptied = edits.drop_unplaced(self._catalogue)
-            if not dropped:
+            dropped, emptied, roots = edits.drop_unplaced(self._catalogue)
+            if not dropped and not roots:
                 facts["generation"] = self._facts["generation"]
+        self._roots = {root.path: root for root in self._catalogue.rows(RootRow)}
         if emptied:
-            self._recover()
+            self.recover()
         self._catalogue.checkpoint()
         return dropped
+
+    def relocate(self, builder: format.ShardBuilder, chunks: Sequence[ChunkRow]) -> None:
+        """Let durable chunks lie in a new shard, in one transaction; shards that then hold none go.
+
+        builder: the shard; its `add` gave each of `chunks` its `row` and `crcs`. Their `shard` is set here.
+
+        Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1); the chunks then stay where they were.
+        ValueError while chunks wait for a commit, since these have the shard's number already.
+        """
+        if self._chunks:
+            raise ValueError("commit before chunks are relocated")
+        number = int(self._facts["next_shard"])
+        shard = ShardRow(number, builder.blocks, shards.write_shard(self.path, number, builder))
+        with self._generation() as facts:
+            edits.relocate(self._catalogue, shard, chunks)
+            facts["next_shard"] = str(number + 1)
+        self._clear_buffer()
+        self.recover()
 
     def document_chunks(self, document_id: int) -> list[tuple[PlacementRow, ChunkRow]]:
         """Return a committed document's chunks in order, each with its place; raises CorruptStoreError (13)."""
@@ -322,8 +338,11 @@ class StoreWriter:
                 f"run the same command again with --dtype {mine}",
             )
 
-    def _recover(self) -> None:
-        """Bring the files in step with the catalogue: sweep orphans, complete the layout, set the array's shape."""
+    def recover(self) -> None:
+        """Bring the files in step with the catalogue: sweep orphans, complete the layout, set the array's shape.
+
+        Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
+        """
         shards.sweep(self.path, self._live_shards(), int(self._facts["next_shard"]))
         shards.make_layout(self.path, bool(self.fingerprint.split))
         self._write_array_document()
@@ -333,7 +352,7 @@ class StoreWriter:
 
     def _write_array_document(self) -> None:
         if self.fingerprint.split:
-            shards.write_array_document(self.path, self.width, self._capacity, self._live_shards())
+            shards.write_array_document(self.path, self.width, self.capacity, self._live_shards())
 
     def _write_shard(self, batch: edits.Batch) -> None:
         if self._builder.blocks:
@@ -376,25 +395,5 @@ class StoreWriter:
 
     def _clear_buffer(self) -> None:
         self._chunks: dict[str, ChunkRow] = {}
-        self._builder = format.ShardBuilder(self.width, self._capacity)
+        self._builder = format.ShardBuilder(self.width, self.capacity)
         self._rows = 0
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[WriterLock]:
-    """Take the writer lock, and free it again only if the block fails."""
-    lock = WriterLock(path)
-    try:
-        yield lock
-    except BaseException:
-        lock.release()
-        raise
-
-
-@contextmanager
-def _closed_on_error(catalogue: catalogues.Catalogue) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        catalogue.close()
-        raise
