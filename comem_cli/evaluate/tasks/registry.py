@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Task
+from comem_cli.evaluate.tasks.ruler import RULER
 from comem_cli.evaluate.tasks.spec import Builder, Options
 
-TASKS: dict[str, Builder] = {}
+TASKS: dict[str, Builder] = {**RULER}
 
 
 def make_task(spec: str) -> Task:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Task
+
+Name = TypeVar("Name", bound=str)
 
 _OPTIONS = re.compile(r"[a-z_]+=[^:=,]+(?:,[a-z_]+=[^:=,]+)*")
 
@@ -52,13 +55,14 @@ class Options:
             raise UsageError(f"{self.spec}: {key} is a whole number from {low} to {high}", hint)
         return int(text)
 
-    def choice(self, key: str, allowed: Collection[str]) -> str:
+    def choice(self, key: str, allowed: Collection[Name]) -> Name:
         """Return an option out of `allowed`, whose first is the default; raises UsageError (2)."""
         first = next(iter(allowed))
         text = self._take(key, first)
-        if text not in allowed:
-            raise UsageError(f"{self.spec}: {key} is one of {', '.join(allowed)}", f"pass for example {key}={first}")
-        return text
+        for name in allowed:
+            if name == text:
+                return name
+        raise UsageError(f"{self.spec}: {key} is one of {', '.join(allowed)}", f"pass for example {key}={first}")
 
     def finish(self) -> None:
         """Refuse what no builder took; raises UsageError (2) naming the options that there are."""
