@@ -32,10 +32,31 @@ class Progress(Protocol):
     def update(self, n: float = 1) -> Any:
         """Count n more units."""
 
+    def describe(self, text: str) -> None:
+        """Show a figure beside the bar."""
+
 
 class _NoProgress:
     def update(self, n: float = 1) -> None:
         """Show nothing."""
+
+    def describe(self, text: str) -> None:
+        """Show nothing."""
+
+
+class _Bar:
+    """Drive a tqdm bar."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def update(self, n: float = 1) -> None:
+        """Count n more units."""
+        self._bar.update(n)
+
+    def describe(self, text: str) -> None:
+        """Show a figure beside the bar."""
+        self._bar.set_postfix_str(text)
 
 
 class Output:
@@ -130,7 +151,7 @@ class Output:
 
         scale = unit == "B"
         with tqdm(total=total, desc=what, unit=unit, unit_scale=scale, file=sys.stderr, leave=False) as bar:
-            yield bar
+            yield _Bar(bar)
 
 
 def _grouped(cell: object) -> str:

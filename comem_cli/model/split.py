@@ -100,11 +100,11 @@ class SplitModel:
         *,
         positions: torch.Tensor | None = None,
         mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
-        keep: int = 1,
+        keep: int | torch.Tensor = 1,
     ) -> torch.Tensor:
         """Run residuals through layers [j:L) and the LM head: h (b, t, d) -> logits (b, keep or t, vocab).
 
-        keep: positions from the end that reach the LM head; 0 keeps all.
+        keep: positions from the end that reach the LM head; 0 keeps all; or those True in (b, t) bool -> (n, vocab).
         positions: (b, t) int64, by default contiguous after the cache; mask: (b, 1, t, t) bool, True attends;
         a dict of them by layer type where the model has sliding layers.
         """

@@ -1,0 +1,112 @@
+"""`comem distill`: train an adapter that makes a deep split usable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comem_cli.commands import options
+from comem_cli.output import out
+
+if TYPE_CHECKING:
+    from comem_cli.model.distill import Distillation
+
+
+def distill(
+    corpus: Annotated[list[Path], typer.Argument(metavar="CORPUS...", help="Folders or files of text to learn from.")],
+    target: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the adapter.")],
+    split: Annotated[int, typer.Option(help="Layers [0:split) are written, the rest is adapted.")],
+    kind: Annotated[str, typer.Option(help="suffix (layers [split:L)), or write (layers [0:split)).")] = "suffix",
+    mode: Annotated[str, typer.Option(help="Mode of the store: chunk or document.")] = "chunk",
+    overlap: Annotated[int, typer.Option(help="Left-context tokens of each chunk in the store.")] = 0,
+    chunk: Annotated[int, typer.Option(help="Tokens a chunk in the store.")] = 512,
+    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
+    batch: Annotated[int, typer.Option(help="Samples a step.")] = 8,
+    micro: Annotated[int, typer.Option(help="Samples a forward; more only helps on a GPU.")] = 1,
+    length: Annotated[int, typer.Option(help="Longest sample, in tokens.")] = 2048,
+    max_chunks: Annotated[int, typer.Option(help="Most chunks a pack.")] = 12,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-4,
+    rank: Annotated[int, typer.Option(help="Rank of the LoRA weights.")] = 32,
+    alpha: Annotated[int, typer.Option(help="Scale of the LoRA weights: alpha / rank.")] = 64,
+    warmup: Annotated[int, typer.Option(help="Steps of linear warm-up; a cosine follows.")] = 50,
+    weight_decay: Annotated[float, typer.Option(help="AdamW weight decay.")] = 0.0,
+    clip: Annotated[float, typer.Option(help="Largest norm of a step's gradient.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the samples.")] = 0,
+    top_k: Annotated[int, typer.Option(help="KL over the teacher's K best tokens; 0: all.")] = 0,
+    pack_loss: Annotated[float, typer.Option(help="Weight of the pack's tokens beside the query's.")] = 1.0,
+    pack_positions: Annotated[int, typer.Option(help="Pack tokens a sample that are learned from.")] = 256,
+    answer_weight: Annotated[float, typer.Option(help="Weight of an answer's tokens among the query's.")] = 4.0,
+    mix: Annotated[
+        str, typer.Option(help="Weights of the kinds of sample.")
+    ] = "continue=2,recite=1,fact=4,sentence=1,question=1",
+    eval_every: Annotated[int, typer.Option(help="Measure on held-out packs every N steps.")] = 100,
+    eval_packs: Annotated[int, typer.Option(help="Held-out packs to measure on.")] = 8,
+    checkpoint_every: Annotated[int, typer.Option(help="Keep the state every N steps.")] = 50,
+    model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train an adapter by self-distillation on your own texts.
+
+    The teacher is the model itself, reading the same packs through all layers; the student reads written residuals.
+    A tenth of the corpus is held out and measured on. DIR becomes a standard peft adapter with a record beside it, and
+    `comem ask --adapter DIR` uses it with stores of this model, split, chunk and mode. Run the same command again to go
+    on after an interruption. With several GPUs: accelerate launch -m comem_cli distill ...
+    """
+    out.configure(json=json, quiet=quiet)
+    files = options.resolve_model(model)
+    from comem_cli.model.distill import Distillation
+    from comem_cli.model.distill_options import DistillOptions
+
+    schedule = (eval_every, eval_packs, checkpoint_every, device, dtype)
+    loss = (top_k, pack_loss, pack_positions, answer_weight, mix)
+    optimiser = (lr, rank, alpha, warmup, weight_decay, clip, seed)
+    data = (steps, batch, micro, length, max_chunks)
+    chosen = DistillOptions(split, kind, mode, overlap, chunk, *data, *optimiser, *loss, *schedule)
+    run = Distillation(corpus, files, target, chosen)
+    if run.done:
+        out.note(f"{target} is done; pass another --out to train again")
+        return
+    try:
+        _train(run, files.name)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # an interruption
+            out.note("stopped; run the same command again to go on from the last checkpoint")
+        raise
+
+
+def _train(run: Distillation, name: str) -> None:
+    with out.progress("distill", run.options.steps, "step") as bar:
+        shown = {"step": 0}
+
+        def on_event(event: dict[str, Any]) -> None:
+            if out.json:
+                out.event(event)
+            elif event["event"] == "step":
+                bar.describe(f"loss {event['loss']:.3f}")
+            else:
+                out.note(_measured(event))
+
+        def on_step(done: int) -> None:
+            bar.update(done - shown["step"])
+            shown["step"] = done
+
+        record = run.run(on_event, on_step, on_load=lambda: out.note(f"loading {name} ..."))
+    if not record:  # another process of several
+        return
+    if out.json:
+        out.event({"event": "done", "adapter": str(run.folder.out), "metrics": record["metrics"]})
+    else:
+        out.text(f"wrote {run.folder.out}: before, {_measured(record['metrics']['before'])}")
+        out.text(f"after, {_measured(record['metrics']['after'])}")
+
+
+def _measured(found: dict[str, Any]) -> str:
+    text = f"step {found['step']}: LM tax {found['lm_tax']:.3f}, agreement {found['agreement']:.1%}"
+    if "facts" in found:
+        text += f", copied {found['copied']:.0%} of {found['facts']} facts (replay {found['copied_by_teacher']:.0%})"
+    return text

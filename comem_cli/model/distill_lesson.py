@@ -1,0 +1,104 @@
+"""What a kind of adapter learns from a pack: the layers with LoRA, and the loss.
+
+suffix: LoRA on [j:L), loss = KL of the teacher's distributions to those read from written residuals.
+write: LoRA on [0:j) for chunks alone (BOS and query stay with the stock layers), loss = error of a chunk's residuals
+against the same chunk's in document context, ||h - h_doc||^2 / ||h_doc||^2 averaged over tokens, plus that KL through
+the stock upper half (the paper's Table 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from comem_cli.model import lora
+from comem_cli.model.distill_data import Sample
+from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_pack import Pack, PackMaker
+from comem_cli.model.distill_step import (
+    divergence,
+    mixed_precision,
+    student_logits,
+    target_of,
+    teacher_logits,
+    weights_of,
+)
+from comem_cli.model.load import ModelIdentity
+from comem_cli.model.modes import DocumentMode, make_mode
+from comem_cli.model.split import SplitModel
+
+
+class Lesson:
+    """Hold teacher and student of one run; the stock model is never changed."""
+
+    def __init__(self, model: PreTrainedModel, identity: ModelIdentity, options: DistillOptions) -> None:
+        """Fork the model and inject LoRA; raises UsageError (2) where the layers hold nothing to adapt."""
+        self.options = options
+        writes = options.kind == "write"
+        layers = (0, options.split) if writes else (options.split, identity.n_layers)
+        self.forked = lora.fork(model)
+        self.config = lora.lora_config(model, *layers, options.rank, options.alpha)
+        self.parameters: list[tuple[str, nn.Parameter]] = lora.inject(self.forked, self.config, options.seed)
+        self.teacher = SplitModel(model, 0)
+        self.frozen = SplitModel(model, options.split)
+        self.student = SplitModel(self.forked, options.split)
+        self._mode = make_mode(options.mode, options.overlap, identity.window)
+        writer = self.student if writes else self.frozen
+        self.maker = PackMaker(writer, self.frozen, self.teacher, self._mode, options, identity.bos_id)
+        wide = DocumentMode(identity.window)
+        self._oracle = PackMaker(self.frozen, self.frozen, self.teacher, wide, options, identity.bos_id)
+
+    def loss(self, samples: Sequence[tuple[int, Sample]]) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the summed loss of (number, sample) pairs, with gradients, and its parts for the log."""
+        with mixed_precision(self.forked):
+            packs = self.maker.make(samples)
+        target = target_of(teacher_logits(self.teacher, packs), self.options.top_k)
+        parts: dict[str, float] = {}
+        with mixed_precision(self.forked):
+            total = torch.zeros((), device=self.student.device)
+            if self.options.kind == "write":
+                packs, total = self._rewritten(packs)
+                parts["error"] = float(total.detach())
+            each = divergence(target, student_logits(self.student, packs))
+        total = total + (each * weights_of(packs)).sum()
+        query = torch.cat([(torch.arange(len(p.ids)) >= p.query)[p.weights > 0] for p in packs]).to(each.device)
+        for name, chosen in (("kl_pack", ~query), ("kl_query", query)):
+            if bool(chosen.any()):
+                parts[name] = float(each.detach()[chosen].mean()) * len(packs)
+        return total, parts
+
+    @torch.no_grad()
+    def logits(self, packs: Sequence[Pack]) -> torch.Tensor:
+        """Return the student's logits (n, vocab) at the weighted positions of packs that its maker wrote."""
+        with mixed_precision(self.forked):
+            return student_logits(self.student, packs)
+
+    def _rewritten(self, packs: Sequence[Pack]) -> tuple[list[Pack], torch.Tensor]:
+        """Write the chunks again, with gradients; return the packs and the summed error against document context."""
+        done: list[Pack] = []
+        total = torch.zeros((), device=self.student.device)
+        for pack, wanted in zip(packs, self._oracle.write([pack.sample for pack in packs]), strict=True):
+            chunks = self._chunks(pack.sample)
+            error = (chunks.float() - wanted.float()).square().sum(-1) / wanted.float().square().sum(-1).clamp(min=1e-6)
+            total = total + error.mean()
+            begin = pack.query - len(chunks)
+            done.append(replace(pack, rows=torch.cat([pack.rows[:begin], chunks, pack.rows[pack.query :]])))
+        return done, total
+
+    def _chunks(self, sample: Sample) -> torch.Tensor:
+        """Run the picked chunks one by one through [0:j) with LoRA: -> (n, d)."""
+        rows = []
+        for stretch in sample.stretches:
+            document = [chunk.tobytes() for chunk in stretch.chunks]
+            pending = self._mode.pending(document, lambda left, ids: "")
+            for number in stretch.picked:
+                left = len(pending[number].left) // 4
+                ids = np.frombuffer(pending[number].left + pending[number].ids, "<u4").astype(np.int64)
+                h = self.student.lower(torch.from_numpy(ids)[None].to(self.student.device))
+                rows.append(h[0, left:])
+        return torch.cat(rows)

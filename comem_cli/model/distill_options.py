@@ -1,0 +1,119 @@
+"""The settings of a distillation: what a run is, field by field, so that a resumed one is the same one.
+
+Defaults follow the paper (Table 28): rank 32, alpha 64, sequences of 2,048 tokens, 8 a step. Loads neither torch nor
+numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from comem_cli.errors import FingerprintError, UsageError
+from comem_cli.model.distill_data import Recipe
+from comem_cli.model.load import ModelIdentity
+from comem_cli.model.modes import make_mode
+
+MIX = "continue=2,recite=1,fact=4,sentence=1,question=1"
+KINDS = ("suffix", "write")
+
+
+@dataclass(frozen=True)
+class DistillOptions:
+    """Hold every setting that a run's weights depend on.
+
+    split: j. overlap, chunk, length: tokens. steps, warmup, eval_every, checkpoint_every: optimiser steps. batch:
+    samples a step, shared out among processes; micro: samples a forward. mix: weights by kind of sample. top_k: 0 takes
+    the KL over the whole vocabulary, k over the teacher's k best tokens and the rest as one. pack_loss: weight of the
+    mean KL over up to `pack_positions` pack tokens beside that of the query part; answer_weight: of answer positions
+    among the query's.
+    """
+
+    split: int
+    kind: str = "suffix"
+    mode: str = "chunk"
+    overlap: int = 0
+    chunk: int = 512
+    steps: int = 1000
+    batch: int = 8
+    micro: int = 1
+    length: int = 2048
+    max_chunks: int = 12
+    lr: float = 5e-4
+    rank: int = 32
+    alpha: int = 64
+    warmup: int = 50
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    seed: int = 0
+    top_k: int = 0
+    pack_loss: float = 1.0
+    pack_positions: int = 256
+    answer_weight: float = 4.0
+    mix: str = MIX
+    eval_every: int = 100
+    eval_packs: int = 8
+    checkpoint_every: int = 50
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def checked(self, model: ModelIdentity) -> DistillOptions:
+        """Return the options with the mode settled; raises UsageError (2) for a value out of range."""
+        layers = model.n_layers
+        least = 1 if self.kind == "write" else 0
+        if self.kind not in KINDS:
+            raise UsageError(f"unknown kind '{self.kind}'", f"pass --kind {' or '.join(KINDS)}")
+        if not least <= self.split < layers:
+            raise UsageError(f"split {self.split} is outside {least}..{layers - 1}", "pass --split 12")
+        for name in (
+            "steps",
+            "batch",
+            "micro",
+            "rank",
+            "alpha",
+            "eval_every",
+            "eval_packs",
+            "checkpoint_every",
+            "chunk",
+        ):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is below 1", "comem distill --help")
+        for name in ("warmup", "weight_decay", "top_k", "pack_loss", "pack_positions", "answer_weight", "overlap"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is below 0", "comem distill --help")
+        if not 0 < self.lr < 1 or self.clip <= 0:
+            raise UsageError(f"--lr {self.lr} or --clip {self.clip} is out of range", "pass --lr 5e-4 --clip 1")
+        if self.length > model.window:
+            raise UsageError(f"--length {self.length} is above the window of {model.window}", "pass a smaller --length")
+        mode = "overlap" if self.overlap and self.mode == "chunk" else self.mode
+        make_mode(mode, self.overlap, model.window)
+        self.recipe()
+        return replace(self, mode=mode)
+
+    def recipe(self, *, held: bool = False) -> Recipe:
+        """Return what samples to draw; held: half plain text, half facts, in held-out phrasings."""
+        mix = {"continue": 1.0, "fact": 1.0} if held else _parse(self.mix)
+        return Recipe(mix, self.chunk, self.length, self.max_chunks, held)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+def require_same_run(found: Mapping[str, Any], wanted: Mapping[str, Any], where: object) -> None:
+    """Refuse to go on with another run; raises FingerprintError (12) naming each field with both values."""
+    names = sorted(found.keys() | wanted.keys())
+    odd = [f"{name} {found.get(name)}, not {wanted.get(name)}" for name in names if found.get(name) != wanted.get(name)]
+    if odd:
+        raise FingerprintError(
+            f"{where} holds a run with {'; '.join(odd)}",
+            "give the options of that run to go on with it, or another --out",
+        )
+
+
+def _parse(mix: str) -> dict[str, float]:
+    try:
+        return {name.strip(): float(weight) for name, weight in (part.split("=") for part in mix.split(","))}
+    except ValueError as error:
+        raise UsageError(f"--mix '{mix}' is no list of kind=weight", f"pass --mix {MIX}") from error
