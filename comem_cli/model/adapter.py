@@ -63,6 +63,10 @@ class Adapter:
         """Hash the weights: sha256 of adapter_model.safetensors, in hex."""
         return file_sha256(self.directory / WEIGHTS)
 
+    def to_json(self) -> dict[str, str]:
+        """Name the adapter in an answer."""
+        return {"name": self.name, "sha256": self.digest}
+
     def require(self, kind: str, wanted: Interface) -> None:
         """Refuse an adapter that was made for something else.
 

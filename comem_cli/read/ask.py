@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from comem_cli.errors import ComemError, UsageError
 from comem_cli.model import load
+from comem_cli.model.adapter import Interface, choose_adapter
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Source, room_for_pack
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, question_object, render
@@ -49,6 +50,8 @@ class AskOptions:
     dtype: str = "auto"
     read_positions: str = "fresh"
     attention: str = "full"
+    adapter: str | None = None  # a directory, "none", or None for one that fits
+    replay_adapter: str = "off"
 
     def checked(self) -> AskOptions:
         """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
@@ -66,6 +69,8 @@ class AskOptions:
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p {self.top_p} is outside (0, 1]", "pass --top-p 1")
         ReadVariant(self.read_positions, self.attention)
+        if self.replay_adapter not in ("on", "off"):
+            raise UsageError(f"unknown --replay-adapter '{self.replay_adapter}'", "pass --replay-adapter on or off")
         IterativeBm25(self.top_k, self.hop, self.rounds)
         stop = self.stop if self.stop is not None else STOP if self.template is None else ()
         return replace(self, stop=tuple(stop))
@@ -123,6 +128,7 @@ class Asker:
             self._files = resolve()
             self._identity = load.identity(self._files)
             require_model(self._reader.fingerprint, self._identity)
+            self._adapter = choose_adapter(options.adapter, "suffix", self._interface())
             index_path(self._reader)
             self._tokenizer = load.tokenizer(self._files)
             selector = IterativeBm25(options.top_k, options.hop, options.rounds)
@@ -205,14 +211,22 @@ class Asker:
         elif stored not in ("none", wanted):
             self._warn(f"the store was written in {stored}, this answer is computed in {wanted}")
         split, layers = self._reader.fingerprint.split, self._identity.n_layers
-        if self._options.arm != "replay" and split * 6 > layers:
+        if self._options.arm != "replay" and split * 6 > layers and self._adapter is None:
             self._warn(
                 f"split {split} of {layers} layers without an adapter: "
                 "expect worse answers than replay; compare --arm both"
             )
         model = load.load(self._files, *pick(self._options.device, wanted))
-        self._session = Session(self._reader, model, self._identity, self._tokenizer)
+        on = self._options.replay_adapter == "on"
+        tokenizer, adapter = self._tokenizer, self._adapter
+        self._session = Session(self._reader, model, self._identity, tokenizer, adapter, replay_adapter=on)
         return self._session
+
+    def _interface(self) -> Interface:
+        """Say what an adapter must have been trained for."""
+        stored = self._reader.fingerprint
+        settings = {"split": stored.split, "chunk": stored.chunk, "mode": stored.mode, "overlap": stored.overlap}
+        return Interface(self._identity.weights, self._identity.config, **settings)
 
     def _facts(self) -> dict[str, Any]:
         reader = self._reader
@@ -220,6 +234,8 @@ class Asker:
             "boundary": BOUNDARY,
             "read_positions": self._options.read_positions,
             "attention": self._options.attention,
+            "adapter": None if self._adapter is None else self._adapter.to_json(),
+            "replay_adapter": self._options.replay_adapter,
             "split": reader.fingerprint.split,
             "model": self._identity.name,
             "store_id": reader.store_id,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from comem_cli.errors import UsageError
+from comem_cli.model.adapter import Adapter
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
 from comem_cli.read.evidence import Evidence
@@ -61,15 +62,22 @@ class Session:
         model: PreTrainedModel,
         identity: ModelIdentity,
         tokenizer: tokenizers.Tokenizer,
+        adapter: Adapter | None = None,
+        *,
+        replay_adapter: bool = False,
     ) -> None:
+        """Build both arms; adapter: of the comem arm, merged into copies of the upper weights; the replay arm reads
+        with the stock model, or with the same adapter where `replay_adapter`.
+        """
         self.model = model
         self._store = store
         self._tokenizer = tokenizer
         self._window = identity.window
         split = store.fingerprint.split
+        read = model if adapter is None else _adapted(model, adapter)
         self._readers = {
-            "comem": Reader(SplitModel(model, split), identity.bos_id),
-            "replay": Reader(SplitModel(model, 0), identity.bos_id),
+            "comem": Reader(SplitModel(read, split), identity.bos_id),
+            "replay": Reader(SplitModel(read if replay_adapter else model, 0), identity.bos_id),
         }
         self._buffer = torch.empty(0, store.width, dtype=torch.bfloat16)
 
@@ -148,6 +156,12 @@ class Session:
         rows = self._buffer[: evidence.tokens]
         self._store.fetch([chunk.id for chunk in evidence.pack], _memory(rows))
         return rows
+
+
+def _adapted(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
+    from comem_cli.model.lora import adapted  # brings peft, which a store without an adapter needs not
+
+    return adapted(model, adapter)
 
 
 def _memory(rows: torch.Tensor) -> memoryview:
