@@ -104,6 +104,7 @@ TEXT = [
     Golden("exact_match", "any of the golds", "apple", ("pear", "The Apple"), 1),
     Golden("exact_match", "empty prediction", "", ("apple",), 0),
     Golden("answer_contained", "case folds", "IN DER STRASSE", ("stra\u00dfe",), 1, settled=True),
+    Golden("answer_contained", "on both sides", "die Stra\u00dfe", ("STRASSE",), 1, settled=True),
     Golden("answer_contained", "within a word", "unlikely", ("like",), 1, settled=True),
     Golden("answer_contained", "punctuation counts", "KV482917", ("KV 482 917",), 0),
     Golden("answer_contained", "a blank gold is in nothing", "text", (" ",), 0),
