@@ -34,6 +34,8 @@ def ask(
     arm: Annotated[str, typer.Option(help="comem, replay (all layers over the same chunks) or both.")] = "comem",
     read_positions: Annotated[str, typer.Option(help="fresh, or origin (as in its document).")] = "fresh",
     attention: Annotated[str, typer.Option(help="full, or block: a chunk sees itself and BOS only.")] = "full",
+    adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="Default: one that fits the store.")] = None,
+    replay_adapter: Annotated[str, typer.Option(help="on: replay reads with the adapter as well.")] = "off",
     fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
     model: options.Model = None,
     device: options.Device = "auto",
@@ -53,7 +55,7 @@ def ask(
     from comem_cli.read.ask import AskOptions
 
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
-    chosen = AskOptions(*settings, read_positions, attention).checked()
+    chosen = AskOptions(*settings, read_positions, attention, adapter, replay_adapter).checked()
     if batch:
         _batch(target, model, chosen, fail_stale)
     else:

@@ -218,7 +218,7 @@ class Asker:
             )
         model = load.load(self._files, *pick(self._options.device, wanted))
         on = self._options.replay_adapter == "on"
-        tokenizer, adapter = self._tokenizer, self._adapter
+        tokenizer, adapter = self._tokenizer, self._adapter if self._options.arm != "replay" or on else None
         self._session = Session(self._reader, model, self._identity, tokenizer, adapter, replay_adapter=on)
         return self._session
 
