@@ -103,7 +103,13 @@ def _example(one: _Question, names: dict[str, str], documents: tuple[Document, .
         start = len(_text(title, sentences[:at]))
         spans.append(qa.stripped(names[title], _text(title, sentences), start, start + len(sentences[at])))
     return Example(
-        one.id, documents, one.question, qa.prompt(one.question), (one.answer,), tuple(spans), category=one.category
+        one.id,
+        documents,
+        one.question,
+        qa.prompt(one.question),
+        qa.answers([one.answer]),
+        tuple(spans),
+        category=one.category,
     )
 
 

@@ -4,8 +4,9 @@
      "documents": [{"name": "a.md", "text": "..."}]   or   "corpus": "folder, relative to the file",
      "evidence": [{"document": "a.md", "start": 3, "end": 9}, {"text": "..."}]?, "id"?, "group"?, "category"?}
 
-A corpus is read as `comem ingest` reads it. Evidence by text must stand once in the documents, or once in the document
-that is named with it. Lines with equal documents share one store. Every error names file and line.
+A corpus is read as `comem ingest` reads it; the text of a page `a.html` is the document `a.html.txt`. Evidence by text
+must stand once in the documents, or once in the document that is named with it. Lines with equal documents share one
+store. Every error names file and line.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from comem_cli.corpus.extract import Extracted, extract
+from comem_cli.corpus.markup import is_html
 from comem_cli.corpus.walk import Skip, walk
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Cell, Document, Example, Span, TaskContext
@@ -43,9 +45,13 @@ class Jsonl:
         """Load the examples; raises UsageError (2) naming file and line."""
         corpora = _Corpora(self.path.parent)
         examples = []
+        lines: dict[str, int] = {}  # by id
         for number, given in read_jsonl(self.path):
             try:
-                examples.append(_example(number, given, corpora))
+                one = _example(number, given, corpora)
+                if lines.setdefault(one.id, number) != number:
+                    raise ValueError(f"line {lines[one.id]} has the id {one.id} as well")
+                examples.append(one)
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
                 raise UsageError(f"{self.path}, line {number}: {reason}", _HINT) from error
@@ -96,7 +102,8 @@ def _folder(base: Path, name: str) -> tuple[Document, ...]:
     for item in walk([base / name]):
         got = item if isinstance(item, Skip) else extract(item)
         if isinstance(got, Extracted):
-            listed.append(Document(item.path, got.text))
+            # The text of a page is no page any more.
+            listed.append(Document(f"{item.path}.txt" if got.kind == "html" else item.path, got.text))
         elif got.failed:
             raise ValueError(f"corpus {name}: {got.path}: {got.detail}")
     return _checked(listed)
@@ -111,6 +118,8 @@ def _checked(documents: Sequence[Document]) -> tuple[Document, ...]:
     for one in documents:
         if not _is_inside(one.name):
             raise ValueError(f"document name {one.name!r} is no relative path")
+        if is_html(one.name, one.text):
+            raise ValueError(f"document {one.name} would be taken for HTML; give its text, named *.txt")
     return tuple(sorted(documents, key=lambda one: one.name.encode()))
 
 
@@ -124,15 +133,14 @@ def _example(number: int, given: Any, corpora: _Corpora) -> Example:
         raise ValueError("it is no JSON object")
     documents = corpora.get(given)
     question = _text(given, "question").strip()
-    answers = given["answers"]
-    if not isinstance(answers, list) or not answers or not all(isinstance(one, str) and one for one in answers):
+    if not isinstance(given["answers"], list):
         raise ValueError("answers is no list of texts")
     return Example(
         id=str(given.get("id", f"{number:06d}")),
         documents=documents,
         question=question,
         prompt=qa.prompt(question),
-        answers=tuple(answers),
+        answers=qa.answers(given["answers"]),
         evidence=tuple(_span(one, documents) for one in given.get("evidence", [])),
         group=str(given.get("group", "")),
         category=str(given.get("category", "")),
@@ -167,9 +175,12 @@ def _only_place(wanted: str, texts: Mapping[str, str]) -> Span:
 
 
 def _text(given: Mapping[str, Any], key: str) -> str:
-    if not isinstance(given[key], str) or not given[key].strip():
+    value = given[key]
+    if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} is no text")
-    return str(given[key])
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"{key} is not Unicode text")
+    return value
 
 
 def _build(options: Options) -> Jsonl:

@@ -98,6 +98,8 @@ class _Conversation:
         self.malformed += lost
         question = given["question"].strip()
         answer = given["adversarial_answer"] if category == ADVERSARIAL else given["answer"]
+        if not isinstance(answer, str | int):
+            raise ValueError(f"question {number} of {self.name} has no answer")
         return Example(
             id=f"{self.name}:{number:03d}",
             documents=self._documents,

@@ -66,9 +66,7 @@ def _example(given: dict[str, Any], corpora: dict[str, tuple[Document, ...]]) ->
     text, question = given["context"], given["input"].strip()
     group = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     documents = corpora.setdefault(group, (Document("context.txt", text),))
-    return Example(
-        given["_id"], documents, question, qa.prompt(question), tuple(map(str, given["answers"])), group=group
-    )
+    return Example(given["_id"], documents, question, qa.prompt(question), qa.answers(given["answers"]), group=group)
 
 
 def _builder(dataset: str) -> Builder:

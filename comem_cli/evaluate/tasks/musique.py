@@ -73,9 +73,9 @@ def _question(number: int, given: dict[str, Any]) -> _Question:
     if "paragraphs" in given:
         answers = (given["answer"], *given.get("answer_aliases", ()))
         passages = [(one["title"], one["paragraph_text"], one["is_supporting"]) for one in given["paragraphs"]]
-        return _Question(given["id"], given["question"].strip(), tuple(dict.fromkeys(answers)), passages)
+        return _Question(given["id"], given["question"].strip(), qa.answers(answers), passages)
     passages = [(one["title"], one["text"], False) for one in given["ctxs"]]
-    return _Question(f"{number:04d}", given["question"].strip(), tuple(given["answers"]), passages)
+    return _Question(f"{number:04d}", given["question"].strip(), qa.answers(given["answers"]), passages)
 
 
 def _examples(questions: Sequence[_Question], documents: str) -> list[Example]:

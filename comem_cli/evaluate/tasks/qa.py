@@ -7,6 +7,8 @@ arms of one run, not published numbers that stand on other prompts.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from comem_cli.evaluate.task import Document, Span
 from comem_cli.read.text import STOP, TEMPLATE, render
@@ -22,6 +24,14 @@ _NAME_BYTES = 180
 def prompt(question: str) -> str:
     """Return what the model reads after the pack; raises UsageError (2) for an empty question."""
     return render(TEMPLATE, question)
+
+
+def answers(given: Iterable[Any]) -> tuple[str, ...]:
+    """Return the distinct gold answers in their order; raises ValueError where there is none or one is no text."""
+    distinct = tuple(dict.fromkeys(given))
+    if not distinct or not all(isinstance(one, str) and one.strip() for one in distinct):
+        raise ValueError(f"the answers {list(distinct)} are no texts")
+    return distinct
 
 
 class Corpus:

@@ -86,7 +86,7 @@ class Squad:
 def _example(
     given: dict[str, Any], documents: tuple[Document, ...], document: Document, group: str, start: int
 ) -> Example:
-    answers = tuple(dict.fromkeys(one["text"] for one in given["answers"]))
+    answers = qa.answers(one["text"] for one in given["answers"])
     first = given["answers"][0]
     at = start + first["answer_start"]
     span = Span(document.name, at, at + len(first["text"]))
