@@ -10,6 +10,7 @@ from typing import Any
 
 from comem_cli.model import load
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import DEFAULT_TERMS, term_scheme
 from comem_cli.store import format
 from comem_cli.store.catalogue import CATALOGUE_NAME
 from comem_cli.store.reader import StoreReader
@@ -59,7 +60,7 @@ def make_store(
     with run.open() as writer:
         ignored = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
         run.ingest(writer, [sources], **ignored)
-        rebuild_index(writer)
+        rebuild_index(writer, term_scheme(DEFAULT_TERMS, load.tokenizer(store.files)))
     return store
 
 

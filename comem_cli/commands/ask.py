@@ -11,6 +11,7 @@ import typer
 
 from comem_cli.commands import options
 from comem_cli.commands.ask_view import live_printer, show_answer
+from comem_cli.commands.terms import Terms
 from comem_cli.errors import StaleSourcesError, UsageError
 from comem_cli.output import out, stdout_is_terminal
 
@@ -25,6 +26,13 @@ def ask(
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
     rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,
+    selector: Annotated[
+        str, typer.Option(help="bm25-iterative, bm25, hybrid, dense, attention or recency.")
+    ] = "bm25-iterative",
+    terms: Terms = None,
+    budget: Annotated[int | None, typer.Option(help="Most tokens of all chunks, beside --top-k.")] = None,
+    neighbours: Annotated[int, typer.Option(help="Add so many chunks on each side of a selected one.")] = 0,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why chunks were selected, and others not.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus of the distribution to draw from.")] = 1.0,
@@ -55,7 +63,9 @@ def ask(
     from comem_cli.read.ask import AskOptions
 
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
-    chosen = AskOptions(*settings, read_positions, attention, adapter, replay_adapter).checked()
+    chosen = AskOptions(
+        *settings, read_positions, attention, adapter, replay_adapter, selector, terms, budget, neighbours, explain
+    ).checked()
     if batch:
         _batch(target, model, chosen, fail_stale)
     else:

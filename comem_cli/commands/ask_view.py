@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from comem_cli.output import out
 
@@ -37,6 +37,29 @@ def show_answer(asked: Asked, *, streamed: bool) -> None:
     out.text("Sources")
     for number, source in enumerate(asked.sources, 1):
         out.text(_citation(number, source), one_line=True)
+    if "selection" in asked.facts:
+        _explanation(asked.facts["selection"])
+
+
+def _explanation(selection: dict[str, Any]) -> None:
+    """Print a line a chunk: round, score, shared terms with the number of chunks that hold each; then what was left."""
+    out.text()
+    out.text(f"Selected by {selection['selector']} over {selection['terms']} terms")
+    out.text(f"question: {' '.join(selection['question_terms'])}", one_line=True)
+    for entry in selection["selected"]:
+        shared = ", ".join(f"{match['term']} ({match['chunks']})" for match in entry["matches"])
+        out.text(f"round {entry['round']}  {_scored(entry)}  {shared or 'no shared term'}", one_line=True)
+    out.text()
+    out.text("Not selected")
+    for entry in selection["not_selected"]:
+        out.text(f"round {entry['round']}  {_scored(entry)}  {entry['reason']}", one_line=True)
+    if not selection["not_selected"]:
+        out.text("no other chunk scores")
+
+
+def _scored(entry: dict[str, Any]) -> str:
+    first, last = entry["lines"]
+    return f"{entry['path']}:{first}-{last}  {entry['score']:.4g}"
 
 
 def _both_arms(asked: Asked) -> None:
@@ -51,4 +74,5 @@ def _citation(number: int, source: Source) -> str:
     first, *others = [f"{place.path}:{place.line_first}-{place.line_last}" for place in source.places]
     also = f"  also {', '.join(others)}" if others else ""
     stale = "  (changed since ingest)" if source.stale else ""
-    return f"[{number}] {first}  {source.score:.2f}{also}{stale}"
+    beside = "  (neighbour)" if source.neighbour else ""
+    return f"[{number}] {first}  {source.score:.2f}{beside}{also}{stale}"

@@ -9,6 +9,7 @@ import typer
 
 from comem_cli.commands import options
 from comem_cli.commands.ingest_view import show_counts, show_plan, show_summary
+from comem_cli.commands.terms import Terms, scheme_of
 from comem_cli.errors import PartialError, UsageError
 from comem_cli.output import out
 
@@ -28,6 +29,7 @@ def ingest(
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    terms: Terms = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not build the BM25 index.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Allow removing more than half of a store.")] = False,
@@ -57,7 +59,7 @@ def ingest(
         show_plan(run.plan(paths))
         return
     try:
-        summary, indexed = _write(run, paths, index=not no_index)
+        summary, indexed = _write(run, paths, terms, index=not no_index)
     except BaseException as error:
         if not isinstance(error, Exception):  # an interruption
             out.note("stopped; run the same command again to go on from the last commit")
@@ -71,7 +73,7 @@ def ingest(
         )
 
 
-def _write(run: IngestRun, paths: list[Path], *, index: bool) -> tuple[Summary, int | None]:
+def _write(run: IngestRun, paths: list[Path], terms: str | None, *, index: bool) -> tuple[Summary, int | None]:
     with run.open() as writer:
         bars: list[Any] = []
 
@@ -90,14 +92,16 @@ def _write(run: IngestRun, paths: list[Path], *, index: bool) -> tuple[Summary, 
                 on_bytes=lambda n: bars[0].update(n),
                 on_load=lambda: out.note(f"loading {run.files.name} ..."),
             )
-        return summary, _index(writer) if index else None
+        return summary, _index(run, writer, terms) if index else None
 
 
-def _index(writer: Any) -> int | None:
+def _index(run: IngestRun, writer: Any, terms: str | None) -> int | None:
     """Build the index unless the one there matches; return its chunks."""
-    if writer.index_is_fresh or not any(True for _ in writer.documents()):
+    from comem_cli.select.store_index import built_terms, rebuild_index
+
+    scheme = scheme_of(run.store, terms, lambda: run.files)
+    same = writer.index_is_fresh and built_terms(run.store) == scheme.name
+    if same or not any(True for _ in writer.documents()):
         return None
     out.note("building the BM25 index ...")
-    from comem_cli.select.store_index import rebuild_index
-
-    return rebuild_index(writer)
+    return rebuild_index(writer, scheme)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from comem_cli.commands import options
+from comem_cli.commands.terms import scheme_of
 from comem_cli.errors import UsageError
 from comem_cli.output import out
 
@@ -65,6 +66,7 @@ def _rewrite(run: RewriteRun, dry_run: bool) -> None:
     from comem_cli.commands.overlap_view import show_cost, show_plan
     from comem_cli.select.store_index import IndexFolder
 
+    scheme = scheme_of(run.store, None, lambda: run.setup.files)
     plan = run.plan()
     show_plan(run, plan, final=dry_run)
     if dry_run:
@@ -72,7 +74,7 @@ def _rewrite(run: RewriteRun, dry_run: bool) -> None:
     try:
         with out.progress("overlap-write", plan.tokens, "token") as bar:
             written = run.run(
-                IndexFolder(run.store),
+                IndexFolder(run.store, scheme),
                 on_event=lambda event: out.event(event) if out.json else None,
                 on_tokens=bar.update,
                 on_load=lambda: out.note(f"loading {run.setup.files.name} ..."),

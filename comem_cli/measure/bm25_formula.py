@@ -1,6 +1,6 @@
 """BM25 by its closed formula, without Lucene: what contract 8 holds an index against.
 
-The sum over the distinct ids t of the query, with k1 = 1.5 and b = 0.75,
+The sum over the distinct terms t of the query, with k1 = 1.5 and b = 0.75,
     ln((N - df(t) + .5) / (df(t) + .5) + 1) * tf / (tf + k1 * (1 - b + b * dl / avgdl)),
 in double precision; dl is the chunk's length as Lucene stores it in one byte, avgdl the true mean. The source is that
 of `comem_cli.select.bm25`.
@@ -9,11 +9,12 @@ of `comem_cli.select.bm25`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-
 from comem_cli.select.bm25 import K1, B
+from comem_cli.select.selector import decode_ids
+from comem_cli.select.terms import TOKENS, TermScheme
 
 _EXACT = 24  # lengths below this are stored as they are
 _SIGNIFICANT = 4  # bits kept of what exceeds it
@@ -27,32 +28,36 @@ def stored_length(length: int) -> int:
     return _EXACT + ((length - _EXACT) >> dropped << dropped)
 
 
-def bm25_scores(chunks: Iterable[tuple[int, bytes]], queries: Sequence[Collection[int]]) -> list[dict[int, float]]:
-    """Score every chunk (id, token ids as uint32 LE bytes) for each query's distinct ids, in one pass over `chunks`.
+def bm25_scores(
+    chunks: Iterable[tuple[int, bytes]], queries: Sequence[Collection[int]], scheme: TermScheme = TOKENS
+) -> list[dict[int, float]]:
+    """Score every chunk (id, token ids as uint32 LE bytes) for each query's token ids, in one pass over `chunks`.
 
-    Returns {chunk id: score} a query, of the chunks that match; holds counts of the queries' ids only.
+    scheme makes the terms that count. Returns {chunk id: score} a query, of the chunks that match; holds counts of the
+    queries' terms only. A chunk without any term is not there.
     """
-    wanted = np.unique(np.fromiter({token for query in queries for token in query}, dtype=np.int64))
+    asked = [set(scheme.terms(query)) for query in queries]
+    wanted = set().union(*asked)
     lengths: dict[int, int] = {}
-    counts: dict[int, dict[int, int]] = {}  # token -> chunk id -> tf
+    counts: dict[str, dict[int, int]] = {}  # term -> chunk id -> tf
     for chunk_id, stored in chunks:
-        ids = np.frombuffer(stored, dtype="<u4").astype(np.int64)
-        lengths[chunk_id] = len(ids)
-        tokens, times = np.unique(ids[np.isin(ids, wanted)], return_counts=True)
-        for token, tf in zip(tokens.tolist(), times.tolist(), strict=True):
-            counts.setdefault(token, {})[chunk_id] = tf
+        terms = scheme.terms(decode_ids(stored))
+        if terms:
+            lengths[chunk_id] = len(terms)
+        for term, tf in Counter(filter(wanted.__contains__, terms)).items():
+            counts.setdefault(term, {})[chunk_id] = tf
     total = len(lengths)
     mean = sum(lengths.values()) / max(total, 1)
     norms = {chunk_id: K1 * (1 - B + B * stored_length(n) / mean) for chunk_id, n in lengths.items()}
-    return [_scores(set(query), counts, norms, total) for query in queries]
+    return [_scores(query, counts, norms, total) for query in asked]
 
 
 def _scores(
-    query: Collection[int], counts: dict[int, dict[int, int]], norms: dict[int, float], total: int
+    query: Collection[str], counts: dict[str, dict[int, int]], norms: dict[int, float], total: int
 ) -> dict[int, float]:
     parts: dict[int, list[float]] = {}
-    for token in query:
-        holders = counts.get(token, {})
+    for term in query:
+        holders = counts.get(term, {})
         idf = math.log((total - len(holders) + 0.5) / (len(holders) + 0.5) + 1)
         for chunk_id, tf in holders.items():
             parts.setdefault(chunk_id, []).append(idf * tf / (tf + norms[chunk_id]))

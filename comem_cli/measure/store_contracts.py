@@ -26,7 +26,8 @@ from comem_cli.read.generate import Sampling
 from comem_cli.read.session import Session
 from comem_cli.select.bm25 import K1, B, IterativeBm25
 from comem_cli.select.index import Bm25Index, build_index, open_index
-from comem_cli.select.selector import Candidates, ScoredIndex, Selected, decode_ids
+from comem_cli.select.selector import Candidates, Query, ScoredIndex, Selected, decode_ids
+from comem_cli.select.terms import TOKENS, TermScheme
 from comem_cli.store.fingerprint import chunk_key
 from comem_cli.store.format import ARRAY_NAME, ITEM_BYTES
 from comem_cli.store.reader import StoreReader
@@ -176,12 +177,18 @@ def made_queries(chunks: Sequence[ChunkRow], seed: int = 0) -> list[tuple[int, .
     return queries
 
 
-def score_error(index: ScoredIndex, query: Collection[int], formula: Mapping[int, float], most: int) -> float:
+def score_error(
+    index: ScoredIndex,
+    query: Collection[int],
+    formula: Mapping[int, float],
+    most: int,
+    scheme: TermScheme = TOKENS,
+) -> float:
     """Return the largest relative difference between an index's scores and the formula's (contract 8).
 
     Looks at the `most` best chunks; infinite where the index gives another chunk, or misses one that belongs there.
     """
-    hits = index.search(set(query), most, (), K1, B)
+    hits = index.search(set(scheme.terms(query)), most, (), K1, B)
     found = {hit.chunk_id: hit.score for hit in hits}
     if len(found) != len(hits) or not found.keys() <= formula.keys() or len(hits) < min(most, len(formula)):
         return math.inf
@@ -192,19 +199,24 @@ def score_error(index: ScoredIndex, query: Collection[int], formula: Mapping[int
 
 
 def selections(
-    reader: StoreReader, index: ScoredIndex, queries: Sequence[Collection[int]]
+    reader: StoreReader, index: ScoredIndex, queries: Sequence[Collection[int]], scheme: TermScheme = TOKENS
 ) -> list[tuple[Selected, ...]]:
-    """Select the default pack for each query: chunks, scores and rounds."""
-    rank = {chunk_id: number for number, chunk_id in enumerate(reader.chunk_ids_in_order())}
-    candidates = Candidates(index, reader.token_ids, rank.__getitem__)
-    return [IterativeBm25().select(query, candidates) for query in queries]
+    """Select the default pack for each query's token ids: chunks, scores and rounds."""
+    order = reader.chunk_ids_in_order()
+    rank = {chunk_id: number for number, chunk_id in enumerate(order)}
+
+    def terms(chunk_id: int) -> list[str]:
+        return scheme.terms(decode_ids(reader.token_ids(chunk_id)))
+
+    candidates = Candidates(index, terms, rank.__getitem__, order)
+    return [IterativeBm25().select(Query("", tuple(scheme.terms(query))), candidates) for query in queries]
 
 
 @contextmanager
-def rebuilt_index(reader: StoreReader) -> Iterator[Bm25Index]:
+def rebuilt_index(reader: StoreReader, scheme: TermScheme = TOKENS) -> Iterator[Bm25Index]:
     """Build the index of the store's live chunks again, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="comem-verify-") as folder:
         path = Path(folder) / "index"
-        build_index(path, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()))
+        build_index(path, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()), scheme)
         with open_index(path) as index:
             yield index

@@ -24,7 +24,7 @@ from comem_cli.model import load
 from comem_cli.model.device import DTYPES, pick
 from comem_cli.model.shapes import TOKENS_PER_BATCH, Shape, batch_shapes, shapes_from_json
 from comem_cli.model.split import SplitModel
-from comem_cli.select.store_index import open_store_index
+from comem_cli.select.store_index import index_scheme, open_store_index
 from comem_cli.store.identify import require_model
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.rows import ChunkRow
@@ -221,17 +221,18 @@ class _Verification:
         queries = store_contracts.made_queries(
             self._chunks[:: max(1, len(self._chunks) // QUERIED)], self._options.seed
         )
-        formula = bm25_scores(((chunk.id, chunk.ids) for chunk in reader.iter_chunks()), queries)
+        scheme = index_scheme(reader, load.tokenizer(self._files))
+        formula = bm25_scores(((chunk.id, chunk.ids) for chunk in reader.iter_chunks()), queries, scheme)
         with open_store_index(reader) as index:
             most = min(SCORED, reader.counts().chunks)
             pairs = list(zip(queries, formula, strict=True))
-            worst = max(store_contracts.score_error(index, query, scores, most) for query, scores in pairs)
+            worst = max(store_contracts.score_error(index, query, scores, most, scheme) for query, scores in pairs)
             detail = f"max relative Δscore of {len(queries)} queries against the formula"
             if not worst <= SCORE_TOLERANCE:
                 return _Finding(worst, detail)
-            packs = [store_contracts.selections(reader, index, queries) for _ in range(2)]
-        with store_contracts.rebuilt_index(reader) as index:
-            packs.append(store_contracts.selections(reader, index, queries))
+            packs = [store_contracts.selections(reader, index, queries, scheme) for _ in range(2)]
+        with store_contracts.rebuilt_index(reader, scheme) as index:
+            packs.append(store_contracts.selections(reader, index, queries, scheme))
         wrong = "" if packs[0] == packs[1] else "packs differ from run to run; "
         wrong += "" if packs[0] == packs[2] else "packs differ from those of a rebuilt index; "
         changed = self._changed_files()

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 from comem_cli.errors import ComemError, UsageError
 from comem_cli.model import load
 from comem_cli.model.adapter import Interface, choose_adapter
-from comem_cli.read.evidence import Evidence, EvidenceFinder, Source, room_for_pack
+from comem_cli.read.evidence import Evidence, EvidenceFinder, Extent, Source, room_for_pack
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, question_object, render
-from comem_cli.select.bm25 import IterativeBm25
+from comem_cli.select.choose import DEFAULT_SELECTOR, WITH_VECTORS, SelectorChoice
+from comem_cli.select.selector import Selector
 from comem_cli.select.store_index import index_path
+from comem_cli.select.terms import IDENTITIES
+from comem_cli.select.vectors import open_vectors, vectors_path
 from comem_cli.store.identify import require_model
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.writer import COMPUTE_DTYPE
@@ -52,6 +55,11 @@ class AskOptions:
     attention: str = "full"
     adapter: str | None = None  # a directory, "none", or None for one that fits
     replay_adapter: str = "off"
+    selector: str = DEFAULT_SELECTOR
+    terms: str | None = None
+    budget: int | None = None
+    neighbours: int = 0
+    explain: bool = False
 
     def checked(self) -> AskOptions:
         """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
@@ -71,9 +79,20 @@ class AskOptions:
         ReadVariant(self.read_positions, self.attention)
         if self.replay_adapter not in ("on", "off"):
             raise UsageError(f"unknown --replay-adapter '{self.replay_adapter}'", "pass --replay-adapter on or off")
-        IterativeBm25(self.top_k, self.hop, self.rounds)
+        self.choice()
+        self.extent()
+        if self.terms is not None and self.terms not in IDENTITIES:
+            raise UsageError(f"unknown terms '{self.terms}'", f"pass --terms {' or '.join(IDENTITIES)}")
         stop = self.stop if self.stop is not None else STOP if self.template is None else ()
         return replace(self, stop=tuple(stop))
+
+    def choice(self) -> SelectorChoice:
+        """Return the selector's name and parameters; raises UsageError (2)."""
+        return SelectorChoice(self.selector, self.top_k, self.hop, self.rounds)
+
+    def extent(self) -> Extent:
+        """Return the caps on the pack; raises UsageError (2)."""
+        return Extent(self.budget, self.neighbours)
 
     def prompt(self, question: str) -> str:
         """Put a question into the template; raises UsageError (2) for an empty one, or a template without a place."""
@@ -129,10 +148,12 @@ class Asker:
             self._identity = load.identity(self._files)
             require_model(self._reader.fingerprint, self._identity)
             self._adapter = choose_adapter(options.adapter, "suffix", self._interface())
-            index_path(self._reader)
+            index_path(self._reader, options.terms)
+            if options.selector in WITH_VECTORS:
+                vectors_path(self._reader)
             self._tokenizer = load.tokenizer(self._files)
-            selector = IterativeBm25(options.top_k, options.hop, options.rounds)
-            self._finder = stack.enter_context(EvidenceFinder(self._reader, self._tokenizer, selector))
+            finder = EvidenceFinder(self._reader, self._tokenizer, self._selector(), options.extent())
+            self._finder = stack.enter_context(finder)
             self._open = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -147,14 +168,15 @@ class Asker:
         """Select, read and answer; on_text receives the text of a single arm as it settles."""
         query, evidence = self.prepare(question)
         answers = tuple(self._answer(self.session, evidence, query, arm, on_text) for arm in ARMS[self._options.arm])
-        return Asked(question, answers, evidence.sources, self._facts())
+        why = {"selection": {"selector": self._options.selector, **evidence.why}} if evidence.why else {}
+        return Asked(question, answers, evidence.sources, self._facts() | why)
 
     def prepare(self, question: str) -> tuple[list[int], Evidence]:
         """Return the ids of the rendered question and the chunks selected for it; no model is loaded."""
         options = self._options
         query = self._encode(options.prompt(question))
         room = room_for_pack(self._identity, len(query), options.max_new_tokens)
-        return query, self._finder.find(question, room)
+        return query, self._finder.find(question, room, why=options.explain)
 
     @property
     def store(self) -> StoreReader:
@@ -194,6 +216,17 @@ class Asker:
         )
         variant = ReadVariant(options.read_positions, options.attention)
         return session.answer(evidence, query, arm, sampling, options.stop or (), on_text, variant)
+
+    def _selector(self) -> Selector:
+        """Build the selector; that of attention loads the model when it is first used."""
+        chunk = self._reader.fingerprint.chunk
+        capacity = max(1, self._identity.window * 7 // 8 // chunk)  # an eighth is left to the question
+        return self._options.choice().build(lambda: open_vectors(self._reader), self._masses, capacity)
+
+    def _masses(self, question: str, chunk_ids: Sequence[int]) -> Sequence[float]:
+        """Score chunks by the attention of the loaded reader."""
+        query = self._encode(self._options.prompt(question))
+        return self.session.attention(self._reader.chunks(chunk_ids), query)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -22,6 +22,7 @@ from comem_cli.read.generate import Clock, Generation, Reader, Sampling
 from comem_cli.read.layout import FRESH, Layout, ReadVariant
 from comem_cli.read.text import TextStream
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.rows import ChunkRow
 
 if TYPE_CHECKING:
     import tokenizers
@@ -129,6 +130,14 @@ class Session:
         done = reader.generate(rows, query, sampling, on_token, layout)
         done.timing_ms = {"fetch": fetch_ms, **done.timing_ms}
         return done
+
+    def attention(self, chunks: Sequence[ChunkRow], query: Sequence[int]) -> list[float]:
+        """Return how much the query attends to each of the chunks, packed in the order given, in the layers [j:L)."""
+        from comem_cli.read.attention import attention_masses
+
+        reader = self._readers["comem"]
+        rows = self._rows(Evidence(tuple(chunks), (), 0.0), reader)
+        return attention_masses(reader, rows, query, [chunk.n_tokens for chunk in chunks])
 
     def _layout(self, evidence: Evidence, variant: ReadVariant, after: int) -> Layout:
         """Place the pack's chunks; `after`: tokens of query and answer, which follow the largest position."""

@@ -1,10 +1,11 @@
-"""Select chunks with BM25 over token ids: in one shot, or iteratively as the paper does (§4).
+"""Select chunks with BM25 over terms: in one shot, or iteratively as the paper does (§4).
 
 Contract: the same question over the same chunks gives the same selection on every run, whatever the index's internal
-order. A score is Lucene's, summed over the distinct ids t of the query:
+order. A score is Lucene's, summed over the distinct terms t of the query:
     ln((N - df(t) + .5) / (df(t) + .5) + 1) * tf / (tf + k1 * (1 - b + b * dl / avgdl)),
-N, df and the mean length avgdl over the whole store, dl Lucene's one-byte length (exact to 40, then rounded down by at
-most 1/8 of what exceeds 24), without Robertson's constant factor k1 + 1, which changes no ranking.
+N, df and the mean length avgdl over the chunks of the store that have a term, dl Lucene's one-byte length (exact to 40,
+then rounded down by at most 1/8 of what exceeds 24), without Robertson's constant factor k1 + 1, which changes no
+ranking. Lengths are counted in terms; the paper's terms are token ids (`terms.TokenTerms`).
 Source: Robertson and Zaragoza (2009), §3.5; `BM25Similarity` and `SmallFloat.byte4ToInt` of Lucene 9.
 """
 
@@ -14,8 +15,17 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from comem_cli.errors import NoEvidenceError, UsageError
-from comem_cli.select.selector import Candidates, Hit, Selected, decode_ids
+from comem_cli.errors import UsageError
+from comem_cli.select.selector import (
+    Candidates,
+    Hit,
+    Query,
+    Selected,
+    best,
+    no_evidence,
+    one_round,
+    require_positive,
+)
 
 K1 = 1.5
 B = 0.75
@@ -23,22 +33,19 @@ B = 0.75
 
 @dataclass(frozen=True)
 class Bm25:
-    """Selects the `top_k` best chunks for the question's own ids, in one round."""
+    """Selects the `top_k` best chunks for the question's own terms, in one round."""
 
     top_k: int = 12
     k1: float = K1
     b: float = B
 
     def __post_init__(self) -> None:
-        _require_positive(top_k=self.top_k)
+        require_positive(top_k=self.top_k)
         _require_weights(self.k1, self.b)
 
-    def select(self, question_ids: Iterable[int], candidates: Candidates) -> tuple[Selected, ...]:
+    def select(self, query: Query, candidates: Candidates) -> tuple[Selected, ...]:
         """Return the best chunks, best first; ties by document order. Raises NoEvidenceError if none scores."""
-        hits = _best(candidates, question_ids, self.top_k, frozenset(), self.k1, self.b)
-        if not hits:
-            raise _no_evidence()
-        return tuple(Selected(hit.chunk_id, hit.score, round=1) for hit in hits)
+        return one_round(_best(candidates, query.terms, self.top_k, frozenset(), self.k1, self.b))
 
 
 @dataclass(frozen=True)
@@ -55,10 +62,10 @@ class IterativeBm25:
     b: float = B
 
     def __post_init__(self) -> None:
-        _require_positive(top_k=self.top_k, hop=self.hop, rounds=self.rounds)
+        require_positive(top_k=self.top_k, hop=self.hop, rounds=self.rounds)
         _require_weights(self.k1, self.b)
 
-    def select(self, question_ids: Iterable[int], candidates: Candidates) -> tuple[Selected, ...]:
+    def select(self, query: Query, candidates: Candidates) -> tuple[Selected, ...]:
         """Return the chosen chunks, round by round, best first; ties by document order.
 
         Raises NoEvidenceError if no chunk scores in round 1.
@@ -70,41 +77,27 @@ class IterativeBm25:
             room = min(self.hop, self.top_k - len(selected))
             if not room:
                 break
-            query = question_ids if number == 1 else _ids_of(hits, candidates)
-            hits = _best(candidates, query, room, taken, self.k1, self.b)
+            terms = query.terms if number == 1 else _terms_of(hits, candidates)
+            hits = _best(candidates, terms, room, taken, self.k1, self.b)
             if not hits:
                 break
             selected += [Selected(hit.chunk_id, hit.score, number) for hit in hits]
             taken.update(hit.chunk_id for hit in hits)
         if not selected:
-            raise _no_evidence()
+            raise no_evidence()
         return tuple(selected)
 
 
-def _ids_of(hits: Iterable[Hit], candidates: Candidates) -> set[int]:
-    """Return the distinct token ids of the chunks just added: the next round's query."""
-    return {token for hit in hits for token in decode_ids(candidates.token_ids(hit.chunk_id))}
+def _terms_of(hits: Iterable[Hit], candidates: Candidates) -> set[str]:
+    """Return the distinct terms of the chunks just added: the next round's query."""
+    return {term for hit in hits for term in candidates.terms(hit.chunk_id)}
 
 
 def _best(
-    candidates: Candidates, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float
+    candidates: Candidates, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float
 ) -> list[Hit]:
     """Return the k best chunks with a score above 0: the index gives all that tie at the cut, the order decides."""
-    hits = [hit for hit in candidates.index.search(set(ids), k, exclude, k1, b) if hit.score > 0]
-    return sorted(hits, key=lambda hit: (-hit.score, candidates.order(hit.chunk_id)))[:k]
-
-
-def _no_evidence() -> NoEvidenceError:
-    return NoEvidenceError(
-        "no chunk shares a term with the question",
-        "ask in the words of the documents: comem ask STORE QUESTION",
-    )
-
-
-def _require_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}", f"give --{name.replace('_', '-')} 1 or more")
+    return best(candidates.index.search(set(terms), k, exclude, k1, b), candidates, k)
 
 
 def _require_weights(k1: float, b: float) -> None:

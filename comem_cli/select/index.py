@@ -1,8 +1,9 @@
-"""Build, check and search the Lucene index of a store's chunks over their token ids.
+"""Build, check and search the Lucene index of a store's chunks over their terms.
 
-One Lucene document a chunk: field `contents` holds its ids as decimal terms, field `id` its chunk id (stored). An
-index is one folder, built aside and renamed, never changed afterwards; reading it takes no lock and writes nothing.
-Lucene's internal order never shows: `search` returns every chunk that ties at the cut. Java starts on first use.
+One Lucene document a chunk: field `contents` holds its terms, field `id` its chunk id (stored); the file `terms` names
+the scheme that made them. An index is one folder, built aside and renamed, never changed afterwards; reading it takes
+no lock and writes nothing. Lucene's internal order never shows: `search` returns every chunk that ties at the cut. Java
+starts on first use.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any, Self
 from comem_cli.errors import ComemError, CorruptStoreError, IndexStaleError, NoSpaceError, from_os_error
 from comem_cli.select.jvm import JAVA, start_jvm
 from comem_cli.select.selector import Hit, decode_ids
+from comem_cli.select.terms import IDENTITIES, TOKENS, TermScheme
 
 WRITE_BUFFER_MB = 128.0
 SPARE_HITS = 32  # fetched beyond the cut, so that most ties are seen at once
+TERMS_FILE = "terms"
 ALL = 2**31 - 1  # count and score every match; also: no limit on clauses
 
 
@@ -37,23 +40,36 @@ class Bm25Index:
         self._searchers: dict[tuple[float, float], Any] = {}
         lucene.IndexSearcher.setMaxClauseCount(ALL)
 
-    def search(self, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
         """Return the k best chunks outside `exclude`, best first, and every further one that ties with the k-th.
 
-        Scores as in `bm25`, over the distinct `ids`; a tie is an equal 32-bit score. Fewer than k where fewer match.
+        Scores as in `bm25`, over the distinct `terms`; a tie is an equal 32-bit score. Fewer than k where fewer match.
         Raises IndexStaleError if the index turns out damaged.
         """
-        terms = " ".join(map(str, dict.fromkeys(ids)))
-        if not terms or k < 1 or not self.count:
+        text = " ".join(dict.fromkeys(terms))
+        if not text or k < 1 or not self.count:
             return []
         with _reading(self.path):
-            query = self._queries.createBooleanQuery("contents", terms)
+            query = self._queries.createBooleanQuery("contents", text)
             searcher = self._searcher(k1, b)
             ranked = self._through_cut(searcher, query, k + len(exclude))
             fields = searcher.storedFields()
-            hits = [Hit(int(fields.document(document).get("id")), score) for document, score in ranked]
+            hits = [Hit(_chunk_id(self.path, fields.document(document)), score) for document, score in ranked]
         kept = [hit for hit in hits if hit.chunk_id not in exclude]
         return [hit for hit in kept if hit.score >= kept[min(k, len(kept)) - 1].score]
+
+    def chunks_with(self, term: str) -> int:
+        """Count the chunks that hold a term: df."""
+        lucene = _lucene()
+        with _reading(self.path):
+            return int(self._reader.docFreq(lucene.Term("contents", term)))
+
+    def chunk_ids(self) -> Iterator[int]:
+        """Stream the ids of all chunks in Lucene's order. Raises IndexStaleError if the index turns out damaged."""
+        with _reading(self.path):
+            fields = self._searcher(1.5, 0.75).storedFields()
+            for document in range(self.count):
+                yield _chunk_id(self.path, fields.document(document))
 
     def _through_cut(self, searcher: Any, query: Any, cut: int) -> list[tuple[int, float]]:
         """Return (Lucene document, score), best first, down to the last one that ties with the one at `cut`."""
@@ -103,7 +119,15 @@ def open_index(path: Path) -> Bm25Index:
             raise
 
 
-def build_index(path: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
+def recorded_terms(path: Path) -> str | None:
+    """Return the identity of the scheme that made the index at `path`; None where no scheme is recorded."""
+    try:
+        return (path / TERMS_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def build_index(path: Path, chunks: Iterable[tuple[int, bytes]], scheme: TermScheme = TOKENS) -> int:
     """Build the index of (chunk id, token ids as uint32 LE bytes) at `path` and return the number of chunks.
 
     `chunks` streams: memory does not grow with their number. The index is built in a hidden sibling folder, checked by
@@ -116,11 +140,12 @@ def build_index(path: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
         _remove(building)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         building.mkdir(mode=0o700)
-        count = _write(building, chunks)
+        count = _write(building, chunks, scheme)
+        _record(building, scheme)
         _require_whole(building, count)
         for file in building.iterdir():
             file.chmod(0o600)
-        _rename_over(building, path)
+        rename_over(building, path)
         return count
     except OSError as error:
         raise from_os_error(error) from error
@@ -146,6 +171,8 @@ def check_index(path: Path, checksums_only: bool = False) -> int:
             directory.close()
     if not clean:
         raise _damaged(path, "Lucene's check failed")
+    if recorded_terms(path) not in IDENTITIES.values():
+        raise _damaged(path, "its terms are of no known scheme")
     with open_index(path) as index:
         return index.count
 
@@ -153,9 +180,10 @@ def check_index(path: Path, checksums_only: bool = False) -> int:
 class _Writer:
     """Writes chunks as one Lucene segment, in the order given; Lucene's commit flushes it to the disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scheme: TermScheme) -> None:
         lucene = _lucene()
         self._folder = folder
+        self._scheme = scheme
         with _writing(folder):
             config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
             config.setRAMBufferSizeMB(WRITE_BUFFER_MB)
@@ -173,7 +201,7 @@ class _Writer:
     def add(self, chunk_id: int, token_ids: bytes) -> None:
         if not token_ids or len(token_ids) % 4:
             raise CorruptStoreError(f"chunk {chunk_id} does not hold whole token ids", "comem verify STORE")
-        terms = " ".join(map(str, decode_ids(token_ids)))
+        terms = " ".join(self._scheme.terms(decode_ids(token_ids)))
         with _writing(self._folder):
             self._chunk_id.setStringValue(str(chunk_id))
             self._contents.setStringValue(terms)
@@ -191,9 +219,9 @@ class _Writer:
             self._directory.close()
 
 
-def _write(folder: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
+def _write(folder: Path, chunks: Iterable[tuple[int, bytes]], scheme: TermScheme) -> int:
     """Write all chunks and return how many; Java is free while `chunks` produces the next one."""
-    writer = _Writer(folder)
+    writer = _Writer(folder, scheme)
     count = 0
     try:
         for chunk_id, token_ids in chunks:
@@ -206,14 +234,22 @@ def _write(folder: Path, chunks: Iterable[tuple[int, bytes]]) -> int:
     return count
 
 
+def _record(folder: Path, scheme: TermScheme) -> None:
+    """Write down which scheme made the terms, durably."""
+    with (folder / TERMS_FILE).open("w", encoding="utf-8") as file:
+        file.write(f"{scheme.identity}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _require_whole(folder: Path, count: int) -> None:
     found = check_index(folder, checksums_only=True)
     if found != count:
         raise ComemError(f"the new BM25 index holds {found} chunks instead of {count}", "comem index STORE")
 
 
-def _rename_over(new: Path, path: Path) -> None:
-    """Put `new` at `path` and flush the rename. Between the two renames a crash leaves no index, never a wrong one."""
+def rename_over(new: Path, path: Path) -> None:
+    """Put the folder `new` at `path` and flush the rename; a crash between the two renames leaves none there."""
     old = path.with_name(f".{path.name}.old")
     _remove(old)
     if path.exists():
@@ -251,6 +287,13 @@ def _require_folder(path: Path) -> None:
         raise IndexStaleError(f"there is no BM25 index at {path}", "comem index STORE") from error
     except OSError as error:
         raise from_os_error(error) from error
+
+
+def _chunk_id(path: Path, document: Any) -> int:
+    text = document.get("id") or ""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise _damaged(path, "a document in it is no chunk")
+    return int(text)
 
 
 def _damaged(path: Path, reason: str) -> IndexStaleError:

@@ -103,8 +103,10 @@ DirectoryReader = _declare(
     LUCENE + "index/DirectoryReader",
     open=JavaStaticMethod(f"({DIRECTORY}){_type('index/DirectoryReader')}"),
     numDocs=JavaMethod("()I"),
+    docFreq=JavaMethod(f"({_type('index/Term')})I"),
     close=JavaMethod("()V"),
 )
+Term = _declare(LUCENE + "index/Term", STRING + STRING)
 StoredFields = _declare(LUCENE + "index/StoredFields", document=JavaMethod(f"(I){DOCUMENT}"))
 BM25Similarity = _declare(LUCENE + "search/similarities/BM25Similarity", "FF")
 Query = _declare(LUCENE + "search/Query")

@@ -1,4 +1,4 @@
-"""What every selector gets and gives: `Selector.select(question_ids, candidates) -> chosen chunks`.
+"""What every selector gets and gives: `Selector.select(query, candidates) -> chosen chunks`.
 
 `Candidates` is all a selector sees of a store, so it can be tested without Lucene. Chunk ids are the catalogue's.
 """
@@ -6,9 +6,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from comem_cli.errors import NoEvidenceError, UsageError
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question: its text, and its terms under the scheme of the index."""
+
+    text: str
+    terms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,31 +39,61 @@ class Selected:
 
 
 class ScoredIndex(Protocol):
-    """Scores chunks by the token ids they share with a query."""
+    """Scores chunks by the terms they share with a query."""
 
-    def search(self, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
         """Return the k best chunks outside `exclude` and every further one whose score equals the k-th."""
         ...
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The chunks of one store: their index, their token ids (uint32 LE bytes) and their rank in document order."""
+    """The chunks of one store: their index, the terms of each, its rank in document order, all ids in that order."""
 
     index: ScoredIndex
-    token_ids: Callable[[int], bytes]
+    terms: Callable[[int], Sequence[str]]
     order: Callable[[int], int]
+    ordered: Sequence[int] = ()
 
 
 class Selector(Protocol):
-    """Chooses the chunks that a question is answered from."""
+    """Chooses the chunks that a question is answered from: a frozen dataclass."""
 
-    def select(self, question_ids: Iterable[int], candidates: Candidates) -> tuple[Selected, ...]:
-        """Return the chosen chunks, best first within each round; never empty.
+    def select(self, query: Query, candidates: Candidates) -> tuple[Selected, ...]:
+        """Return the chosen chunks, best first within each round; never empty, none twice, ties by document order.
 
-        Raises NoEvidenceError if no chunk shares a token id with the question.
+        Raises NoEvidenceError (4) if nothing speaks for any chunk.
         """
         ...
+
+
+def best(hits: Iterable[Hit], candidates: Candidates, k: int) -> list[Hit]:
+    """Return the k best of `hits` with a score above 0; ties by document order."""
+    scored = [hit for hit in hits if hit.score > 0]
+    return sorted(scored, key=lambda hit: (-hit.score, candidates.order(hit.chunk_id)))[:k]
+
+
+def one_round(hits: Iterable[Hit]) -> tuple[Selected, ...]:
+    """Return ranked hits as the selection of a single round; raises NoEvidenceError (4) where there are none."""
+    chosen = tuple(Selected(hit.chunk_id, hit.score, round=1) for hit in hits)
+    if not chosen:
+        raise no_evidence()
+    return chosen
+
+
+def no_evidence() -> NoEvidenceError:
+    """Return the error that says that no chunk matches."""
+    return NoEvidenceError(
+        "no chunk shares a term with the question",
+        "ask in the words of the documents: comem ask STORE QUESTION",
+    )
+
+
+def require_positive(**values: int) -> None:
+    """Refuse a count below 1; raises UsageError (2) naming its option."""
+    for name, value in values.items():
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1, not {value}", f"give --{name.replace('_', '-')} 1 or more")
 
 
 def decode_ids(stored: bytes) -> tuple[int, ...]:

@@ -1,27 +1,38 @@
 """Build and open the BM25 index that belongs to one generation of a store.
 
 The index lies in `index/<content digest>`; the catalogue names the one that matches its live chunks. It is built aside
-and named in a commit of its own, so a crash leaves the old index named, or none.
+and named in a commit of its own, so a crash leaves the old index named, or none. Which terms it counts is recorded in
+it: whoever opens it takes those, and an index that records none, or those of another version, is stale. Vectors of
+`select.vectors` lie beside it and go with the content that they were made from.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.index import Bm25Index, build_index, check_index, open_index
+from comem_cli.select.index import Bm25Index, build_index, check_index, open_index, recorded_terms
+from comem_cli.select.selector import decode_ids
+from comem_cli.select.terms import IDENTITIES, TOKENS, TermScheme, term_scheme
+from comem_cli.select.vectors import VECTORS_PREFIX, build_vectors, vectors_content
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
 
+if TYPE_CHECKING:
+    import tokenizers
 
-def rebuild_index(writer: StoreWriter) -> int:
+    from comem_cli.select.encoder import SentenceEncoder
+
+
+def rebuild_index(writer: StoreWriter, scheme: TermScheme = TOKENS) -> int:
     """Build the index of the store's live chunks, name it in the catalogue, remove others; return its chunks.
 
     Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
     """
-    folder = IndexFolder(writer.path)
+    folder = IndexFolder(writer.path, scheme)
     name = writer.content
     with StoreReader(writer.path) as reader:
         count = folder.build(name, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()))
@@ -30,45 +41,98 @@ def rebuild_index(writer: StoreWriter) -> int:
     return count
 
 
+def rebuild_vectors(
+    writer: StoreWriter,
+    encoder: SentenceEncoder,
+    tokenizer: tokenizers.Tokenizer,
+    on_chunk: Callable[[], None] = lambda: None,
+) -> int:
+    """Encode the store's live chunks, decoded by the tokenizer that made their ids; return their number.
+
+    Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
+    """
+
+    def texts(reader: StoreReader) -> Iterator[tuple[int, str]]:
+        for chunk in reader.iter_chunks():
+            yield chunk.id, tokenizer.decode(list(decode_ids(chunk.ids)), skip_special_tokens=False)
+            on_chunk()
+
+    with StoreReader(writer.path) as reader:
+        return build_vectors(writer.path, encoder, texts(reader), reader.content)
+
+
 class IndexFolder:
     """Hold the indexes of one store; the caller holds its writer lock."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, scheme: TermScheme = TOKENS) -> None:
         self._path = store / INDEX_DIR
+        self._scheme = scheme
 
     def build(self, name: str, chunks: Iterable[tuple[int, bytes]]) -> int:
         """Build an index of (chunk id, token ids as uint32 LE bytes) aside; return the number of chunks.
 
         Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
         """
-        return build_index(self._path / name, chunks)
+        return build_index(self._path / name, chunks, self._scheme)
 
     def keep_only(self, name: str) -> None:
-        """Remove every other index; one that a reader has open stays readable to it."""
+        """Remove every other index and vectors of other content; one that a reader has open stays readable to it."""
         for other in self._path.glob("*"):
-            if other.name != name and other.is_dir():
+            content = vectors_content(other) if other.name.startswith(VECTORS_PREFIX) else other.name
+            if content != name and other.is_symlink():
+                other.unlink()
+            elif content != name and other.is_dir():
                 shutil.rmtree(other)
 
 
 def open_store_index(reader: StoreReader) -> Bm25Index:
     """Open the index that matches the reader's snapshot.
 
-    Raises: IndexStaleError (15) where there is none, or only one of another generation.
+    Raises: IndexStaleError (15) where there is none, or only one of another generation or of unknown terms.
     """
     path = index_path(reader)
     check_index(path, checksums_only=True)  # Lucene itself would read a flipped bit as other postings
     return open_index(path)
 
 
-def index_path(reader: StoreReader) -> Path:
-    """Return the folder of the matching index; raises IndexStaleError (15) without Java."""
+def index_path(reader: StoreReader, terms: str | None = None) -> Path:
+    """Return the folder of the matching index, whose terms must be those named; raises IndexStaleError (15).
+
+    Needs no Java. terms: a name of `terms.IDENTITIES`; None takes what the index was built over.
+    """
     name, fresh = reader.index()
-    hint = f"comem index {reader.path}"
+    hint = f"comem index {reader.path}" + (f" --terms {terms}" if terms else "")
     if name is None:
         raise IndexStaleError(f"{reader.path} has no BM25 index", hint)
     if not fresh:
         raise IndexStaleError(f"the BM25 index of {reader.path} is older than its documents", hint)
     path = reader.path / INDEX_DIR / name
-    if not path.is_dir():
+    if path.is_symlink() or not path.is_dir():
         raise IndexStaleError(f"the BM25 index of {reader.path} is missing", hint)
+    found = _scheme_name(path)
+    if found is None:
+        raise IndexStaleError(
+            f"the BM25 index of {reader.path} counts terms of an older comem: {recorded_terms(path) or 'not recorded'}",
+            hint,
+        )
+    if terms not in (None, found):
+        raise IndexStaleError(f"the BM25 index of {reader.path} is over {found}, not over {terms}", hint)
     return path
+
+
+def index_scheme(reader: StoreReader, tokenizer: tokenizers.Tokenizer) -> TermScheme:
+    """Return the scheme that made the matching index; raises IndexStaleError (15) as `index_path`."""
+    return term_scheme(_scheme_name(index_path(reader)) or "", tokenizer)
+
+
+def built_terms(store: Path) -> str | None:
+    """Name the terms of the index that a store has, fresh or not; None where there is none to follow."""
+    with StoreReader(store) as reader:
+        name, _ = reader.index()
+    return _scheme_name(store / INDEX_DIR / name) if name else None
+
+
+def _scheme_name(path: Path) -> str | None:
+    """Return the name of an index's scheme if this comem makes the very same terms, else None."""
+    known = {identity: name for name, identity in IDENTITIES.items()}
+    return known.get(recorded_terms(path) or "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from comem_cli.model.load import ModelIdentity
+from comem_cli.model.cache import file_sha256
+from comem_cli.model.load import ModelFiles, ModelIdentity
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.format import FORMAT_VERSION
 
@@ -38,6 +39,14 @@ def require_model(stored: Fingerprint, model: ModelIdentity) -> None:
     stored.require_same(
         replace(stored, weights=model.weights, config=model.config, tokenizer=model.tokenizer, bos=_bos(model))
     )
+
+
+def require_tokenizer(stored: Fingerprint, files: ModelFiles) -> None:
+    """Refuse a model whose tokenizer did not make the store's ids; reads no weights.
+
+    Raises: FingerprintError (12) naming both hashes.
+    """
+    stored.require_same(replace(stored, tokenizer=file_sha256(files.tokenizer_file)))
 
 
 def _bos(model: ModelIdentity) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import pytest
-from bm25_reference import ClosedFormula, iterate, pack_ids
+from bm25_reference import ClosedFormula, iterate
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
-from comem_cli.select.selector import Candidates, Hit, Selected
+from comem_cli.select.selector import Candidates, Hit, Query, Selected
+from comem_cli.select.terms import TOKENS
 
 
 class PlainIndex:
@@ -21,60 +22,66 @@ class PlainIndex:
         self.formula = ClosedFormula(chunks)
         self.queries: list[tuple[set[int], int, set[int]]] = []
 
-    def search(self, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
-        self.queries.append((set(ids), k, set(exclude)))
+    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+        ids = {int(term) for term in terms}
+        self.queries.append((ids, k, set(exclude)))
         scores = self.formula.scores(ids, k1, b)
         return [Hit(c, float(f"{s:.6g}")) for c, s in scores.items() if c not in exclude]
 
 
 def candidates(chunks: dict[int, list[int]], rank: dict[int, int] | None = None) -> Candidates:
     order = rank or {chunk_id: chunk_id for chunk_id in chunks}
-    return Candidates(PlainIndex(chunks), lambda chunk_id: pack_ids(chunks[chunk_id]), lambda chunk_id: order[chunk_id])
+    ordered = sorted(chunks, key=order.__getitem__)
+    return Candidates(PlainIndex(chunks), lambda c: TOKENS.terms(chunks[c]), order.__getitem__, ordered)
+
+
+def ask(ids: Iterable[int]) -> Query:
+    return Query("", tuple(TOKENS.terms(ids)))
 
 
 def test_one_shot_takes_the_best_chunks_in_one_round() -> None:
-    found = Bm25(top_k=2).select([1, 2], candidates({0: [1, 9], 1: [1, 2], 2: [8, 9], 3: [2, 2]}))
+    found = Bm25(top_k=2).select(ask([1, 2]), candidates({0: [1, 9], 1: [1, 2], 2: [8, 9], 3: [2, 2]}))
     assert [(s.chunk_id, s.round) for s in found] == [(1, 1), (3, 1)]
 
 
 def test_later_rounds_query_the_ids_of_the_chunks_just_added_over_the_rest() -> None:
     chunks = {0: [1, 2], 1: [2, 3], 2: [3, 4], 3: [4, 5], 4: [99]}
     seen = candidates(chunks)
-    found = IterativeBm25(top_k=12, hop=1, rounds=3).select([1], seen)
+    found = IterativeBm25(top_k=12, hop=1, rounds=3).select(ask([1]), seen)
     assert [(s.chunk_id, s.round) for s in found] == [(0, 1), (1, 2), (2, 3)]
     assert seen.index.queries == [({1}, 1, set()), ({1, 2}, 1, {0}), ({2, 3}, 1, {0, 1})]
 
 
 def test_top_k_caps_the_last_round() -> None:
     chunks = {i: [1, i] for i in range(10, 30)}
-    found = IterativeBm25(top_k=6, hop=4, rounds=3).select([1], candidates(chunks))
+    found = IterativeBm25(top_k=6, hop=4, rounds=3).select(ask([1]), candidates(chunks))
     assert [s.round for s in found] == [1] * 4 + [2] * 2
 
 
 def test_ends_early_when_a_round_finds_nothing_new() -> None:
-    found = IterativeBm25().select([1], candidates({0: [1], 1: [2]}))
+    found = IterativeBm25().select(ask([1]), candidates({0: [1], 1: [2]}))
     assert [(s.chunk_id, s.round) for s in found] == [(0, 1)]
 
 
 def test_ties_follow_the_document_order_and_not_the_chunk_ids() -> None:
     chunks = {i: [1, 2] for i in range(6)}
-    found = Bm25(top_k=3).select([1], candidates(chunks, {0: 5, 1: 3, 2: 4, 3: 0, 4: 1, 5: 2}))
+    found = Bm25(top_k=3).select(ask([1]), candidates(chunks, {0: 5, 1: 3, 2: 4, 3: 0, 4: 1, 5: 2}))
     assert [s.chunk_id for s in found] == [3, 4, 5]
 
 
 def test_repeated_and_unknown_question_ids_change_nothing() -> None:
     chunks = {0: [1, 2], 1: [2, 3], 2: [3]}
-    plain = IterativeBm25().select([2, 3], candidates(chunks))
-    assert IterativeBm25().select([3, 2, 2, 3, 4_294_967_295], candidates(chunks)) == plain
+    plain = IterativeBm25().select(ask([2, 3]), candidates(chunks))
+    assert IterativeBm25().select(ask([3, 2, 2, 3, 4_294_967_295]), candidates(chunks)) == plain
 
 
 class FixedIndex:
-    def search(self, ids: Iterable[int], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
         return [Hit(0, 0.0), Hit(1, 0.5)]
 
 
 def test_a_chunk_with_score_zero_is_never_selected() -> None:
-    found = Bm25().select([1], Candidates(FixedIndex(), lambda _: b"", lambda chunk_id: chunk_id))
+    found = Bm25().select(ask([1]), Candidates(FixedIndex(), lambda _: (), lambda chunk_id: chunk_id))
     assert found == (Selected(1, 0.5, 1),)
 
 
@@ -82,7 +89,7 @@ def test_a_chunk_with_score_zero_is_never_selected() -> None:
 @pytest.mark.parametrize("question", [[], [7]])
 def test_no_hit_in_round_one_is_no_evidence(selector: Bm25 | IterativeBm25, question: list[int]) -> None:
     with pytest.raises(NoEvidenceError) as caught:
-        selector.select(question, candidates({0: [1], 1: [2]}))
+        selector.select(ask(question), candidates({0: [1], 1: [2]}))
     assert caught.value.exit_code == 4
     assert "comem" in caught.value.hint
 
@@ -116,7 +123,7 @@ def test_selection_equals_the_rule_written_out(
     rank = dict(enumerate(ranks))
     expected = iterate(ClosedFormula(chunks), rank, question, top_k, hop, rounds)
     try:
-        found = IterativeBm25(top_k, hop, rounds).select(question, candidates(chunks, rank))
+        found = IterativeBm25(top_k, hop, rounds).select(ask(question), candidates(chunks, rank))
     except NoEvidenceError:
         found = ()
     assert [(s.chunk_id, s.round) for s in found] == [(c, r) for c, r, _ in expected]

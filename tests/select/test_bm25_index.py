@@ -6,7 +6,7 @@ import random
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from comem_cli.errors import CorruptStoreError, IndexStaleError, NoEvidenceError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
 from comem_cli.select.index import Bm25Index, build_index, check_index, open_index
 from comem_cli.select.jvm import in_background
-from comem_cli.select.selector import Candidates
+from comem_cli.select.selector import Candidates, Query
+from comem_cli.select.terms import TOKENS
 
 Chunks = dict[int, list[int]]
 
@@ -31,12 +32,18 @@ def build(path: Path, chunks: Chunks) -> Bm25Index:
 def scores(
     index: Bm25Index, query: list[int], k: int = 10**6, exclude: frozenset[int] = frozenset()
 ) -> dict[int, float]:
-    return {hit.chunk_id: hit.score for hit in index.search(query, k, exclude, 1.5, 0.75)}
+    return {hit.chunk_id: hit.score for hit in index.search(TOKENS.terms(query), k, exclude, 1.5, 0.75)}
 
 
 def candidates(index: Bm25Index, chunks: Chunks, rank: dict[int, int] | None = None) -> Candidates:
     order = rank or {chunk_id: number for number, chunk_id in enumerate(chunks)}
-    return Candidates(index, lambda chunk_id: pack_ids(chunks[chunk_id]), lambda chunk_id: order[chunk_id])
+    return Candidates(
+        index, lambda c: TOKENS.terms(chunks[c]), order.__getitem__, sorted(chunks, key=order.__getitem__)
+    )
+
+
+def ask(ids: Iterable[int]) -> Query:
+    return Query("", tuple(TOKENS.terms(ids)))
 
 
 def skewed(count: int, length: int, seed: int, vocabulary: int = 50_000) -> Chunks:
@@ -67,7 +74,7 @@ def test_iterative_selection_over_thousands_of_chunks_equals_the_rule(
     seen = candidates(index, chunks)
     for question in (chunks[1][:24], chunks[301][100:120]):
         expected = iterate(formula, {c: n for n, c in enumerate(chunks)}, question, top_k=12, hop=4, rounds=3)
-        found = IterativeBm25().select(question, seen)
+        found = IterativeBm25().select(ask(question), seen)
         assert [(s.chunk_id, s.round) for s in found] == [(c, r) for c, r, _ in expected]
         assert [s.score for s in found] == pytest.approx([s for _, _, s in expected], rel=1e-5)
 
@@ -86,7 +93,7 @@ def test_scores_of_any_small_store_equal_the_closed_formula(
     folder = Path(tempfile.mkdtemp())
     try:
         with build(folder / "index", chunks) as index:
-            found = {hit.chunk_id: hit.score for hit in index.search(query, len(chunks), (), k1, b)}
+            found = {hit.chunk_id: hit.score for hit in index.search(TOKENS.terms(query), len(chunks), (), k1, b)}
         assert found == pytest.approx(ClosedFormula(chunks).scores(query, k1, b), rel=1e-5)
     finally:
         shutil.rmtree(folder)
@@ -98,7 +105,7 @@ def test_every_chunk_that_ties_at_the_cut_is_given(tmp_path: Path) -> None:
         assert set(scores(index, [1], k=1)) == {0}
         assert set(scores(index, [1], k=5)) == set(range(700))
         rank = {chunk_id: 1000 - chunk_id for chunk_id in chunks}
-        found = Bm25(top_k=4).select([1], candidates(index, chunks, rank))
+        found = Bm25(top_k=4).select(ask([1]), candidates(index, chunks, rank))
     assert [s.chunk_id for s in found] == [0, 699, 698, 697]
 
 
@@ -133,7 +140,7 @@ def test_another_insertion_order_gives_the_same_scores_and_selection(tmp_path: P
         random.Random(seed).shuffle(shuffled)
         with build(tmp_path / f"index{seed}", dict(shuffled)) as index:
             results.append(
-                (scores(index, chunks[1]), IterativeBm25().select(chunks[1][:9], candidates(index, chunks, rank)))
+                (scores(index, chunks[1]), IterativeBm25().select(ask(chunks[1][:9]), candidates(index, chunks, rank)))
             )
     assert results[0] == results[1] == results[2]
 
@@ -143,13 +150,13 @@ def test_threads_share_one_index_while_another_is_built(
 ) -> None:
     index, chunks, _ = many
     questions = [chunks[3 * n + 1][:24] for n in range(4)]
-    expected = [IterativeBm25().select(question, candidates(index, chunks)) for question in questions]
+    expected = [IterativeBm25().select(ask(question), candidates(index, chunks)) for question in questions]
 
-    def ask(number: int) -> list[bool]:
+    def repeat(number: int) -> list[bool]:
         seen = candidates(index, chunks)
-        return [IterativeBm25().select(questions[number], seen) == expected[number] for _ in range(5)]
+        return [IterativeBm25().select(ask(questions[number]), seen) == expected[number] for _ in range(5)]
 
-    futures = [in_background(lambda n=n: ask(n)) for n in range(4)]
+    futures = [in_background(lambda n=n: repeat(n)) for n in range(4)]
     with build(tmp_path / "index", dict(list(chunks.items())[:300])) as other:
         assert other.count == 300
     assert [future.result() for future in futures] == [[True] * 5] * 4
@@ -157,7 +164,7 @@ def test_threads_share_one_index_while_another_is_built(
 
 def test_an_empty_store_has_an_index_without_evidence(tmp_path: Path) -> None:
     with build(tmp_path / "index", {}) as index, pytest.raises(NoEvidenceError):
-        IterativeBm25().select([1], candidates(index, {}))
+        IterativeBm25().select(ask([1]), candidates(index, {}))
 
 
 def test_a_rebuild_replaces_the_index_while_an_open_one_goes_on(tmp_path: Path) -> None:
@@ -181,7 +188,7 @@ def test_reading_changes_no_byte(tmp_path: Path) -> None:
     build(path, {1: [1, 2], 2: [2]}).close()
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     with open_index(path) as index:
-        index.search([1, 2], 5, (), 1.5, 0.75)
+        index.search(["1", "2"], 5, (), 1.5, 0.75)
     assert check_index(path) == 2
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()} == before
 

@@ -20,7 +20,7 @@ def use(folder):
     build_index(Path(folder), [(7, b"\\x01\\0\\0\\0"), (8, b"\\x02\\0\\0\\0")])
     check_index(Path(folder))
     with open_index(Path(folder)) as index:
-        return [hit.chunk_id for hit in index.search([2], 3, (), 1.5, 0.75)]
+        return [hit.chunk_id for hit in index.search(["2"], 3, (), 1.5, 0.75)]
 """
 
 
@@ -122,7 +122,7 @@ def test_an_interrupt_stops_a_running_search_loop(tmp_path: Path) -> None:
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         while True:
-            index.search([2], 3, (), 1.5, 0.75)
+            index.search(["2"], 3, (), 1.5, 0.75)
     except KeyboardInterrupt:
         sys.exit(130)
     """

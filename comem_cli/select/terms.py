@@ -1,0 +1,145 @@
+"""Turn a chunk's or a question's token ids into the terms that BM25 counts. Nothing but the ids is ever stored.
+
+    scheme.terms(ids) -> ["harbour", "ledger", ...]   one entry an occurrence, in order
+
+Two schemes. `tokens` is the paper's: a term is a token id. `folded` decodes the ids and counts words, so that " Git",
+"git" and a word that the tokenizer cut in pieces are one term: Unicode NFKC and case folding, runs of letters, digits
+and marks, an English plural s taken off. Scripts that put no blanks between words give every character and every pair
+of neighbours. The same scheme makes the index and the query; its name and version are part of what an index is.
+
+Sources: Harman (1991), How effective is suffixing?, for the plural (its "S stemmer"); Unicode TR15 and TR44 for the
+folding; Lucene's `CJKBigramFilter` with `outputUnigrams` for the pairs.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+import regex
+
+from comem_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+DEFAULT_TERMS = "folded"
+IDENTITIES = {
+    "folded": "folded 1",
+    "tokens": "tokens 1",
+}  # the version goes up with every change that gives other terms
+LONGEST = 100  # characters of a term; Lucene would cut one in two above 255
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_RUNS = regex.compile(rf"(?P<dense>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])[\p{{L}}\p{{N}}\p{{M}}])+")
+
+
+class TermScheme(Protocol):
+    """One way to make terms of token ids."""
+
+    @property
+    def identity(self) -> str:
+        """Return name and version: indexes of different identities cannot stand for each other."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return what `--terms` calls the scheme."""
+        ...
+
+    def terms(self, ids: Iterable[int]) -> list[str]:
+        """Return the terms of token ids in order, repeated as they occur; none holds white space."""
+        ...
+
+    def readable(self, term: str) -> str:
+        """Return what a person should see for a term."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenTerms:
+    """Count token ids, as the paper does. The tokenizer only makes them readable; without one, ids are shown."""
+
+    tokenizer: tokenizers.Tokenizer | None = None
+    name: str = "tokens"
+
+    @property
+    def identity(self) -> str:
+        """Return name and version."""
+        return IDENTITIES[self.name]
+
+    def terms(self, ids: Iterable[int]) -> list[str]:
+        """Return every id in decimal."""
+        return [str(token) for token in ids]
+
+    def readable(self, term: str) -> str:
+        """Return the text of the id, quoted: its leading blank is part of it."""
+        return term if self.tokenizer is None else repr(self.tokenizer.decode([int(term)], skip_special_tokens=False))
+
+
+@dataclass(frozen=True)
+class FoldedTerms:
+    """Count the words of the decoded text, folded. A word that a chunk's border cuts is two terms."""
+
+    tokenizer: tokenizers.Tokenizer
+    name: str = "folded"
+
+    @property
+    def identity(self) -> str:
+        """Return name and version."""
+        return IDENTITIES[self.name]
+
+    def terms(self, ids: Iterable[int]) -> list[str]:
+        """Return the folded words; of unspaced scripts, every character and every pair of neighbours."""
+        return folded_words(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def readable(self, term: str) -> str:
+        """Return the word itself."""
+        return term
+
+
+TOKENS = TokenTerms()
+
+
+def term_scheme(name: str, tokenizer: tokenizers.Tokenizer | None) -> TermScheme:
+    """Return the scheme of that name; raises UsageError (2) for an unknown one. `folded` needs a tokenizer."""
+    if name == "tokens":
+        return TokenTerms(tokenizer)
+    if name == "folded" and tokenizer is not None:
+        return FoldedTerms(tokenizer)
+    raise UsageError(f"unknown terms '{name}'", f"pass --terms {' or '.join(IDENTITIES)}")
+
+
+def folded_words(text: str) -> list[str]:
+    """Return the folded words of a text, in order."""
+    found: list[str] = []
+    for run in _RUNS.finditer(_fold(text)):
+        word = run.group()
+        if run["dense"]:
+            found += word
+            found += map("".join, pairwise(word))
+        else:
+            found.append(_singular(word[:LONGEST]))
+    return found
+
+
+def _fold(text: str) -> str:
+    """Apply NFKC and case folding so that a second time changes nothing."""
+    normal = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", normal)
+
+
+def _singular(word: str) -> str:
+    """Take an English plural off: -ies to -y (not -eies, -aies), -es to -e (not -aes, -ees, -oes), -s (not -us, -ss).
+
+    As the first rule does, the others leave words of three letters and less alone.
+    """
+    if len(word) < 4 or not word.endswith("s"):
+        return word
+    if word.endswith("ies"):
+        return word if word.endswith(("eies", "aies")) else word[:-3] + "y"
+    if word.endswith("es"):
+        return word if word.endswith(("aes", "ees", "oes")) else word[:-1]
+    return word if word.endswith(("us", "ss")) else word[:-1]
