@@ -1,7 +1,8 @@
 """The catalogue `catalog.sqlite`: what a store holds, and the sole commit point.
 
 Writers use WAL with synchronous=FULL and secure_delete; readers open read-only, or immutable where nothing can be
-written. Every row is checked against its digest when it is read: CorruptStoreError (13) names the table and the row.
+written. Every row is checked against its digest when it is read, and for values that it cannot mean: CorruptStoreError
+(13) names the table and the row. Views, triggers, and links out of the store are refused before anything is read.
 Only the standard library is used, so that `comem stats` stays light.
 """
 
@@ -12,17 +13,20 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from comem_cli.errors import ComemError, CorruptStoreError, FingerprintError, LockedError, NoStoreError
 from comem_cli.store import durable
 from comem_cli.store.format import ARRAY_NAME, FORMAT_VERSION
+from comem_cli.store.plausible import facts_flaw, row_flaw
 from comem_cli.store.rows import SCHEMA, MetaRow, Row, Value, row_digest
 
 CATALOGUE_NAME = "catalog.sqlite"
 _BUSY_SECONDS = 10.0
 _VARIABLES = 500  # values in one IN (...): below every SQLite build's limit
+_MAX_VALUE = 2**26  # bytes of one value; the largest that comem writes are the ids of a chunk
+_LINKABLE = (CATALOGUE_NAME, f"{CATALOGUE_NAME}-wal", f"{CATALOGUE_NAME}-shm", ARRAY_NAME, f"{ARRAY_NAME}/c", "index")
 # A damaged schema puts undecodable bytes into SQLite's message, and sqlite3 then raises UnicodeDecodeError instead.
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _CANNOT_WRITE = {
@@ -62,6 +66,18 @@ class Catalogue:
 
         Raises: CorruptStoreError (13) naming table and row.
         """
+        for found, flaw in self.scan(kind, where, values):
+            if flaw:
+                raise self.corrupt(f"catalogue table {kind.table}, {kind.columns()[0]} {found[0]!r}: {flaw}")
+            yield kind(*found)
+
+    def scan(
+        self, kind: type[Row], where: str = "", values: Sequence[Value] = ()
+    ) -> Iterator[tuple[tuple[Any, ...], str | None]]:
+        """Stream the columns of a table's rows, each with what is wrong with it, None for a sound one.
+
+        Raises: CorruptStoreError (13) where SQLite cannot go on.
+        """
         columns = kind.columns()
         cursor = self.execute(f"SELECT {', '.join(columns)}, digest FROM {kind.table} {where}", values)
         while True:
@@ -71,10 +87,9 @@ class Catalogue:
                 raise self.translate(error) from error
             if found is None:
                 return
-            values = found[:-1]
-            if row_digest(kind.table, values) != found[-1]:
-                raise self.corrupt(f"catalogue table {kind.table}, {columns[0]} {values[0]!r}: digest mismatch")
-            yield kind(*values)
+            row = found[:-1]
+            sound = row_digest(kind.table, row) == found[-1]
+            yield row, row_flaw(kind, row) if sound else "digest mismatch"
 
     def rows_in(self, kind: type[R], column: str, wanted: Iterable[Value], also: str = "") -> Iterator[R]:
         """Stream the rows whose `column` is one of `wanted`, in no order; `also` is a further condition."""
@@ -83,11 +98,29 @@ class Catalogue:
 
     def has_tables(self) -> bool:
         """Tell whether the catalogue's first transaction was committed."""
-        return self.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is not None
+        return self._first("SELECT 1 FROM sqlite_master WHERE name = 'meta'") is not None
+
+    def require_plain_schema(self) -> None:
+        """Refuse what a catalogue of comem never holds, and what could run for ever: views, triggers, virtual tables.
+
+        Raises: CorruptStoreError (13).
+        """
+        odd = "type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+        found = self._first(f"SELECT type, name FROM sqlite_master WHERE {odd} LIMIT 1")
+        if found:
+            raise self.corrupt(f"the catalogue holds a {found[0]} {found[1]!r}, which comem never writes")
 
     def integers(self, sql: str, values: Sequence[Value] = ()) -> tuple[int, ...]:
         """Return the one row of integers that `sql` gives (NULL counts as 0)."""
-        return tuple(int(value or 0) for value in self.execute(sql, values).fetchone())
+        return tuple(int(value or 0) for value in self._first(sql, values) or ())
+
+    def _first(self, sql: str, values: Sequence[Value] = ()) -> tuple[Any, ...] | None:
+        cursor = self.execute(sql, values)
+        try:
+            row: tuple[Any, ...] | None = cursor.fetchone()
+        except SQLITE_ERRORS as error:
+            raise self.translate(error) from error
+        return row
 
     def insert(self, row: Row) -> None:
         """Insert a row with its digest, replacing one of the same primary key in table meta."""
@@ -116,6 +149,9 @@ class Catalogue:
         missing = sorted(META_KEYS.difference(facts))
         if missing:
             raise self.corrupt(f"catalogue table meta lacks {', '.join(missing)}")
+        flaw = facts_flaw(facts)
+        if flaw:
+            raise self.corrupt(f"catalogue table meta: {flaw}")
         return facts
 
     @contextmanager
@@ -132,18 +168,31 @@ class Catalogue:
             raise
         durable.fault_point("commit.after")
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> bool:
         """Fold the -wal file into the catalogue and empty it: deleted token ids stay in it until then.
 
-        Where a reader's snapshot needs it, it is left for a later writer.
+        Returns False where a reader's snapshot needs it: it is then left for a later writer.
         """
         self.execute("PRAGMA busy_timeout=0")  # do not wait for readers
-        self.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        busy, *_ = self.integers("PRAGMA wal_checkpoint(TRUNCATE)")
         self.execute(f"PRAGMA busy_timeout={_BUSY_SECONDS * 1000:.0f}")
+        return not busy
+
+    def vacuum(self) -> None:
+        """Write the catalogue anew from its rows, without free pages and the gaps inside pages.
+
+        secure_delete clears deleted cells, but not the copies that SQLite leaves in a page's gap when it moves cells
+        to a neighbour.
+
+        Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
+        """
+        durable.fault_point("vacuum.before")
+        self.execute("VACUUM")
+        durable.fault_point("vacuum.after")
 
     def corrupt(self, what: str) -> CorruptStoreError:
-        """Build the error for damage found in this store."""
-        return CorruptStoreError(f"{self.store}: {what}", _write_again(self.store))
+        """Build the error for damage found in this store; `comem check` names all of it, and what mends it."""
+        return CorruptStoreError(f"{self.store}: {what}", f"comem check {self.store}")
 
     def translate(self, error: Exception) -> ComemError:
         """Turn SQLite's error into comem's."""
@@ -170,10 +219,11 @@ def open_writable(store: Path) -> Catalogue | None:
 
     Raises: CorruptStoreError (13) where there are residuals but no catalogue.
     """
+    _refuse_links(store)
     if (store / CATALOGUE_NAME).is_file():
         catalogue = _connect_writable(store)
         if catalogue.has_tables():
-            return catalogue
+            return _plain(catalogue)
         catalogue.close()
     _refuse_lost_catalogue(store)
     return None
@@ -210,6 +260,7 @@ def open_readable(store: Path) -> Catalogue:
 
     Raises: NoStoreError (10), CorruptStoreError (13), ComemError (1).
     """
+    _refuse_links(store)
     if not (store / CATALOGUE_NAME).is_file():
         _refuse_lost_catalogue(store)
         raise _no_store(store)
@@ -221,7 +272,23 @@ def open_readable(store: Path) -> Catalogue:
         catalogue.close()
         _refuse_lost_catalogue(store)
         raise _no_store(store)
+    return _plain(catalogue)
+
+
+def _plain(catalogue: Catalogue) -> Catalogue:
+    try:
+        catalogue.require_plain_schema()
+    except BaseException:
+        catalogue.close()
+        raise
     return catalogue
+
+
+def _refuse_links(store: Path) -> None:
+    """Refuse a store with parts that lie elsewhere: sweeping or writing there would touch what is not the store's."""
+    for name in _LINKABLE:
+        if (store / name).is_symlink():
+            raise CorruptStoreError(f"{store / name} is a symbolic link, not a part of the store", _write_again(store))
 
 
 def _open_immutable(store: Path, error: Exception) -> Catalogue:
@@ -247,7 +314,7 @@ def _write_again(store: Path) -> str:
 
 
 def _connect_readable(store: Path, options: str) -> Catalogue:
-    connection = sqlite3.connect(_uri(store, options), uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+    connection = _connect(store, options)
     try:
         connection.execute("BEGIN")
         connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()  # the first read takes the snapshot
@@ -257,8 +324,19 @@ def _connect_readable(store: Path, options: str) -> Catalogue:
     return Catalogue(store, connection)
 
 
+def _connect(store: Path, options: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(_uri(store, options), uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")  # damage shows in the row's digest, and the rows after it are read
+
+
 def _connect_writable(store: Path) -> Catalogue:
-    connection = sqlite3.connect(_uri(store, "mode=rw"), uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+    connection = _connect(store, "mode=rw")
     catalogue = Catalogue(store, connection)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON"):

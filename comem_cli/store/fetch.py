@@ -64,7 +64,7 @@ class ShardFiles:
             padding = bytearray((stop - start) * size - len(part))
             crcs = bytearray((stop - start) * format.CRC_BYTES)
             offset = (first_block + start) * (size + format.CRC_BYTES)
-            short = _read_into(fd, _buffers(part, padding, crcs, size), offset)
+            short = self._read_into(chunk, fd, _buffers(part, padding, crcs, size), offset)
             if short:
                 raise self._corrupt(chunk, f"is short by {short:,} bytes")
             wanted = chunk.crcs[start * format.CRC_BYTES : stop * format.CRC_BYTES]
@@ -76,11 +76,12 @@ class ShardFiles:
         if chunk.shard in self._fds:
             self._fds.move_to_end(chunk.shard)
             return self._fds[chunk.shard]
-        path = format.shard_path(self._store, chunk.shard)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError as error:
+            fd = format.open_shard(self._store, chunk.shard)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise self._corrupt(chunk, "is missing") from error
+        except format.NoShardFile as error:
+            raise self._corrupt(chunk, str(error)) from error
         except OSError as error:
             raise from_os_error(error) from error
         self._fds[chunk.shard] = fd
@@ -88,10 +89,16 @@ class ShardFiles:
             os.close(self._fds.popitem(last=False)[1])
         return fd
 
+    def _read_into(self, chunk: ChunkRow, fd: int, views: list[memoryview], offset: int) -> int:
+        try:
+            return _read_into(fd, views, offset)
+        except OSError as error:  # EIO: the disk itself lost them
+            raise self._corrupt(chunk, f"cannot be read: {error.strerror}") from error
+
     def _corrupt(self, chunk: ChunkRow, what: str) -> ComemError:
         assert chunk.shard is not None
         path = format.shard_path(self._store, chunk.shard)
-        return CorruptStoreError(f"chunk {chunk.key}: {path} {what}", f"comem verify {self._store}")
+        return CorruptStoreError(f"chunk {chunk.key}: {path} {what}", f"comem check {self._store} --repair")
 
 
 def _buffers(rows: memoryview, padding: bytearray, crcs: bytearray, size: int) -> list[memoryview]:

@@ -14,6 +14,8 @@ zero rows to a whole block.
 from __future__ import annotations
 
 import json
+import os
+import stat
 import struct
 from pathlib import Path
 
@@ -53,6 +55,25 @@ def shard_capacity(width: int, chunk: int) -> int:
 def shard_path(store: Path, shard: int) -> Path:
     """Return the file of a shard."""
     return store / ARRAY_NAME / "c" / str(shard) / "0"
+
+
+class NoShardFile(OSError):
+    """Say that what lies at a shard's place is a link or no regular file."""
+
+
+def open_shard(store: Path, shard: int) -> int:
+    """Open the file of a shard for reading and return its descriptor; no link is followed and nothing blocks.
+
+    Raises: NoShardFile, FileNotFoundError, OSError.
+    """
+    path = shard_path(store, shard)
+    if path.parent.is_symlink() or path.is_symlink():
+        raise NoShardFile("is a symbolic link")
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would block for ever
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NoShardFile("is no regular file")
+    return fd
 
 
 def shard_file_bytes(width: int, blocks: int, capacity: int) -> int:
@@ -119,11 +140,16 @@ class ShardBuilder:
 
     def parts(self) -> tuple[bytearray, bytes]:
         """Return the blocks and the index, in file order."""
-        step = block_bytes(self._width) + CRC_BYTES
-        entries = [(number * step, step) for number in range(self.blocks)]
-        entries += [(_ABSENT, _ABSENT)] * (self._capacity // ROWS_PER_BLOCK - self.blocks)
-        index = b"".join(_INDEX_ENTRY.pack(*entry) for entry in entries)
-        return self._data, index + _CRC.pack(google_crc32c.value(index))
+        return self._data, shard_index(self._width, self.blocks, self._capacity)
+
+
+def shard_index(width: int, blocks: int, capacity: int) -> bytes:
+    """Return the index of a shard that holds `blocks` blocks, with its checksum."""
+    step = block_bytes(width) + CRC_BYTES
+    entries = [(number * step, step) for number in range(blocks)]
+    entries += [(_ABSENT, _ABSENT)] * (capacity // ROWS_PER_BLOCK - blocks)
+    index = b"".join(_INDEX_ENTRY.pack(*entry) for entry in entries)
+    return index + _CRC.pack(google_crc32c.value(index))
 
 
 def _json(document: dict[str, object]) -> bytes:

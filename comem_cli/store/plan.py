@@ -89,7 +89,7 @@ def make_plan(
     plan.gone = [
         row
         for absolute, row in by_path.items()
-        if absolute not in seen and _below(absolute, scopes) and not _below(absolute, blind)
+        if absolute not in seen and below(absolute, scopes) and not below(absolute, blind)
     ]
     if not plan.changed and not plan.unchanged and not plan.gone and not plan.skips:
         raise _nothing(paths)
@@ -97,7 +97,8 @@ def make_plan(
     return plan
 
 
-def _below(path: bytes, folders: Iterable[bytes]) -> bool:
+def below(path: bytes, folders: Iterable[bytes]) -> bool:
+    """Tell whether a path is one of `folders` or lies below one."""
     return any(path == folder or path.startswith(folder.rstrip(b"/") + b"/") for folder in folders)
 
 

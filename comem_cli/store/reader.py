@@ -102,6 +102,16 @@ class StoreReader:
         self.fingerprint = Fingerprint.from_dict(json.loads(self._facts["fingerprint"]))
         self.recorded: dict[str, str] = json.loads(self._facts["recorded"])
 
+    @property
+    def catalogue(self) -> catalogues.Catalogue:
+        """Return the snapshot's catalogue, for `check`."""
+        return self._catalogue
+
+    @property
+    def capacity(self) -> int:
+        """Return the rows of a shard."""
+        return int(self._facts["capacity"])
+
     def __enter__(self) -> StoreReader:
         return self
 
@@ -157,7 +167,7 @@ class StoreReader:
             if not path.is_file() or path.stat().st_size != shard.bytes:
                 raise CorruptStoreError(
                     f"{path} is missing or not {shard.bytes:,} bytes long",
-                    "restore it from a copy, or write another store: comem ingest PATH --store DIR",
+                    f"comem check {self.path} --repair",
                 )
 
     def documents(self) -> Iterator[DocumentRow]:

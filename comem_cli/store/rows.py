@@ -33,7 +33,7 @@ def _encode(value: Value) -> tuple[bytes, bytes]:
     if isinstance(value, int):
         return b"i", value.to_bytes(8, "little", signed=True)
     if isinstance(value, str):
-        return b"t", value.encode()
+        return b"t", value.encode(errors="surrogateescape")  # a damaged row may hold what is no UTF-8
     if isinstance(value, float):
         return b"f", struct.pack("<d", value)
     return b"n", b""

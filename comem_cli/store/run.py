@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from comem_cli.errors import NoStoreError
+from comem_cli.errors import CorruptStoreError, NoStoreError
 from comem_cli.model import load
 from comem_cli.model.modes import ChunkWriter
+from comem_cli.store.check_catalogue import CatalogueState, scan_catalogue
 from comem_cli.store.ingest import Ingest, Summary
-from comem_cli.store.plan import Plan, make_plan
+from comem_cli.store.mend import MendingWriter
+from comem_cli.store.plan import Plan, below, make_plan
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.setup import WriteOptions, WriteSetup
 from comem_cli.store.write_queue import Event
-from comem_cli.store.writer import COMPUTE_DTYPE, StoreWriter
+from comem_cli.store.writer import COMPUTE_DTYPE
 
 
 class IngestRun:
@@ -37,18 +41,18 @@ class IngestRun:
             return make_plan(paths, [], {})
 
     @contextmanager
-    def open(self) -> Iterator[StoreWriter]:
+    def open(self) -> Iterator[MendingWriter]:
         """Take the store's writer lock, creating the store where there is none."""
         stored = self._setup.stored
         recorded = stored.recorded if stored else self._setup.record()
         if self._options.dtype != "auto" and self.fingerprint.split:
             recorded = {**recorded, COMPUTE_DTYPE: self._options.dtype}
-        with StoreWriter.create_or_open(self.store, self.fingerprint, self.identity.width, recorded) as writer:
+        with MendingWriter.create_or_open(self.store, self.fingerprint, self.identity.width, recorded) as writer:
             yield writer
 
     def ingest(
         self,
-        writer: StoreWriter,
+        writer: MendingWriter,
         paths: Sequence[Path],
         *,
         on_plan: Callable[[Plan], None],
@@ -59,6 +63,10 @@ class IngestRun:
         """Bring the store in step with `paths`. on_load is called before the model is loaded, if it is at all."""
         with StoreReader(self.store) as reader:
             reader.require_shards()  # else "unchanged" would be said of documents whose residuals are gone
+            state = scan_catalogue(reader)
+        if state.damaged or state.flawed:
+            self._require_covered(state, paths)
+            writer.discard(state)
         plan = make_plan(paths, writer.documents(), writer.roots(), yes=self._options.yes)
         on_plan(plan)
 
@@ -76,3 +84,17 @@ class IngestRun:
             device=self._setup.device,
         )
         return job.run(plan)
+
+    def _require_covered(self, state: CatalogueState, paths: Sequence[Path]) -> None:
+        """Refuse to go on where damaged documents would vanish, because `paths` do not name their files.
+
+        Raises: CorruptStoreError (13).
+        """
+        scopes = [os.fsencode(os.path.realpath(path)) for path in paths]
+        lost = [path for finding in state.findings for path in finding.paths if not below(os.fsencode(path), scopes)]
+        if lost:
+            names = sorted({*lost, *map(str, paths)})
+            raise CorruptStoreError(
+                f"{self.store}: the catalogue lost {len(set(lost))} documents outside these paths, first {lost[0]}",
+                f"ingest them too: comem ingest {shlex.join(names)} --store {shlex.quote(str(self.store))}",
+            )

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from comem_cli.errors import FingerprintError, NoStoreError
 from comem_cli.store import catalogue as catalogues
@@ -56,7 +57,7 @@ class StoreWriter:
     @classmethod
     def create_or_open(
         cls, path: Path, fingerprint: Fingerprint, width: int, recorded: Mapping[str, str]
-    ) -> StoreWriter:
+    ) -> Self:
         """Take the lock of the store at `path`, creating it where there is none, and sweep what a killed writer left.
 
         `width` is d, the values of a residual row. `recorded` are facts of this machine (at least "compute_dtype");
@@ -83,7 +84,7 @@ class StoreWriter:
         return writer
 
     @classmethod
-    def open(cls, path: Path, holder: str | None = None) -> StoreWriter:
+    def open(cls, path: Path, holder: str | None = None) -> Self:
         """Take the lock of a store that exists, whatever its fingerprint, and sweep what a killed writer left.
 
         `holder` is what a second writer is told, by default the command line.
@@ -103,7 +104,7 @@ class StoreWriter:
                 writer.recover()
         return writer
 
-    def __enter__(self) -> StoreWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
