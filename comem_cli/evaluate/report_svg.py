@@ -39,7 +39,7 @@ class _Canvas:
 
 def svg(report: Report) -> str:
     """Return the SVG document: the cells of each cohort in the order of the report."""
-    arms = list(dict.fromkeys(row.arm for row in report.cells))
+    arms = list(dict.fromkeys([report.reference, *(row.arm for row in report.cells)]))
     left = MARGIN + max(_width(label) for row in report.cells for label in ("100", row.cell, row.arm)) + 2 * SIZE
     right = left + PLOT + SIZE + max(_width(_figures(row)) for row in report.cells)
     width = MARGIN + max(right, MARGIN + max(_width(label) for row in report.cells for label in (TITLE, row.cohort)))
