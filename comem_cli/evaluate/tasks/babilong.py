@@ -15,14 +15,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Cell, Document, Example, Span, TaskContext
 from comem_cli.evaluate.tasks import babi
 from comem_cli.evaluate.tasks.babilong_prompt import WORDINGS
-from comem_cli.evaluate.tasks.book_noise import LICENCE, Library, load_library
+from comem_cli.evaluate.tasks.book_noise import LICENCE, Library, load_library, punkt_version
 from comem_cli.evaluate.tasks.data_files import Source, draw, read_json, read_text
 from comem_cli.evaluate.tasks.spec import Builder, Options
 
@@ -56,9 +55,9 @@ class BabiLong:
         path = source.find(context)
         with source.reading(path):
             samples = babi.parse(read_text(path))
-        chosen, files = self._choose(samples, context)
+        chosen = self._choose(samples, context)
         fitting = {number: one for number, one in chosen.items() if self._fits(one)}
-        library = load_library(context.data) if self.tokens else Library((), "")
+        library = self._library(context)
         # Drawn before they are mixed: mixing is what takes time.
         drawn = [int(one) for one in draw((_id(number) for number in fitting), context.n, context.seed)]
         examples = tuple(self._mixed(number, fitting[number], library, context) for number in drawn)
@@ -69,28 +68,41 @@ class BabiLong:
             scorer=f"babilong_{self.task}",
             max_new_tokens=_NEW_TOKENS,
             examples=examples,
-            provenance=source.provenance(path, *files)
-            | {
-                "samples": f"{self.samples}; {OFFICIAL.licence}" if files else self.samples,
+            provenance={
+                **self.inputs(context),
                 "samples with too many facts left out": str(len(chosen) - len(fitting)),
-                "noise": f"sha256 {library.digest} over {len(library.books)} {LICENCE}" if self.tokens else "none",
-                "sentence splitter": "nltk PunktSentenceTokenizer, untrained",
                 "tokenizer": context.tokenizer_hash,
-                "generator": "comem-1",
                 "seed": str(context.seed),
             },
         )
 
-    def _choose(
-        self, samples: Sequence[babi.Sample], context: TaskContext
-    ) -> tuple[dict[int, babi.Sample], list[Path]]:
-        """Return the samples by their number in bAbI's file, and the files that this took."""
+    def inputs(self, context: TaskContext) -> dict[str, str]:
+        """Name what decides the texts beside the context; raises UsageError (2) as `cell` does."""
+        source = babi.source(self.task)
+        named = {"generator": "comem-1", "samples": self.samples, **source.provenance(source.find(context))}
+        if self.samples == "official":
+            kept = OFFICIAL.provenance(OFFICIAL.find(context))
+            named |= {"choice": kept.pop("data"), "licence of the choice": kept.pop("licence")}
+            named |= {name: digest for name, digest in kept.items() if name.startswith("sha256")}
+        if self.tokens:
+            library = self._library(context)
+            named |= {
+                "noise": f"sha256 {library.digest} over {len(library.books)} {LICENCE}",
+                "sentence splitter": f"untrained Punkt of nltk {punkt_version()}",
+            }
+        return named
+
+    def _library(self, context: TaskContext) -> Library:
+        return load_library(context.data) if self.tokens else Library((), "")
+
+    def _choose(self, samples: Sequence[babi.Sample], context: TaskContext) -> dict[int, babi.Sample]:
+        """Return the samples by their number in bAbI's file."""
         if self.samples == "all":
-            return dict(enumerate(samples)), []
+            return dict(enumerate(samples))
         path = OFFICIAL.find(context)
         numbers = read_json(path)
         with OFFICIAL.reading(path):
-            return {int(number): samples[number] for number in numbers[self.task]}, [path]
+            return {int(number): samples[number] for number in numbers[self.task]}
 
     def _fits(self, sample: babi.Sample) -> bool:
         return not self.tokens or len(sample.facts) <= (self.tokens - RESERVED) // _FACT_TOKENS

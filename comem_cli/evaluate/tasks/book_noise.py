@@ -13,6 +13,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +85,17 @@ def load_library(data: Path | None) -> Library:
     return Library(tuple(text or "\n" for text in texts.values()), state.hexdigest())
 
 
+def punkt_version() -> str:
+    """Return the version of nltk; raises UsageError (2) where it is not installed."""
+    try:
+        return metadata.version("nltk")
+    except metadata.PackageNotFoundError as error:
+        raise UsageError("splitting books into sentences needs nltk", "run: pip install nltk") from error
+
+
 @functools.cache
 def _punkt() -> Any:
-    try:
-        from nltk.tokenize.punkt import PunktSentenceTokenizer  # takes a second: only who needs noise pays
-    except ImportError as error:
-        raise UsageError("splitting books into sentences needs nltk", "run: pip install nltk") from error
+    punkt_version()
+    from nltk.tokenize.punkt import PunktSentenceTokenizer  # takes a second: only who needs noise pays
+
     return PunktSentenceTokenizer()

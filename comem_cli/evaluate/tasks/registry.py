@@ -7,10 +7,28 @@ from __future__ import annotations
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Task
+from comem_cli.evaluate.tasks.babilong import BABILONG_TASKS
+from comem_cli.evaluate.tasks.hotpotqa import HOTPOTQA_TASKS
+from comem_cli.evaluate.tasks.jsonl import JSONL_TASKS
+from comem_cli.evaluate.tasks.locomo import LOCOMO_TASKS
+from comem_cli.evaluate.tasks.longbench import LONGBENCH_TASKS
+from comem_cli.evaluate.tasks.longeval import LONGEVAL_TASKS
+from comem_cli.evaluate.tasks.musique import MUSIQUE_TASKS
 from comem_cli.evaluate.tasks.ruler import RULER
 from comem_cli.evaluate.tasks.spec import Builder, Options
+from comem_cli.evaluate.tasks.squad import SQUAD_TASKS
 
-TASKS: dict[str, Builder] = {**RULER}
+TASKS: dict[str, Builder] = {
+    **RULER,
+    **LONGEVAL_TASKS,
+    **BABILONG_TASKS,
+    **LONGBENCH_TASKS,
+    **LOCOMO_TASKS,
+    **SQUAD_TASKS,
+    **HOTPOTQA_TASKS,
+    **MUSIQUE_TASKS,
+    **JSONL_TASKS,
+}
 
 
 def make_task(spec: str) -> Task:

@@ -16,6 +16,7 @@ from comem_cli.evaluate.task import Cell
 from comem_cli.evaluate.tasks import babi, babilong
 from comem_cli.evaluate.tasks.babilong import BABILONG_TASKS, BabiLong, mix
 from comem_cli.evaluate.tasks.book_noise import Library, load_library
+from comem_cli.evaluate.tasks.cache import Generated
 from comem_cli.evaluate.tasks.spec import Options
 from tests.evaluate.tasks.benchmark_files import context, evidence_texts, user_data, write_json
 from tests.tiny import tiny_tokenizer
@@ -61,7 +62,7 @@ def test_facts_alone_at_length_zero(tmp_path: Path) -> None:
     assert first.documents[0].text == "Mary went to the garden. John went to the garden."
     assert evidence_texts(first) == ["John went to the garden."]
     assert (first.question, first.answers) == ("Where is John?", ("garden",))
-    assert cell.provenance["noise"] == "none"
+    assert "noise" not in cell.provenance
     assert (cell.name, cell.scorer, cell.max_new_tokens) == ("babilong_qa1:0", "babilong_qa1", 20)
 
 
@@ -141,11 +142,18 @@ def test_another_process_mixes_the_same_bytes(tmp_path: Path) -> None:
     assert done.stdout.strip() == make(folder, 500).digest()
 
 
-def test_other_books_change_the_provenance(tmp_path: Path) -> None:
+def test_other_books_and_other_choices_are_other_inputs(tmp_path: Path) -> None:
     folder = small(tmp_path)
-    before = make(folder, 500).provenance["noise"]
+    task, where = BabiLong("qa1", 500), context(folder)
+    before = task.inputs(where)
+    assert isinstance(task, Generated)
+    assert before == task.inputs(where)
+    assert before.items() <= task.cell(where).provenance.items()
     (folder / "books" / "2.txt").write_text("Another one, with a sentence. And with another.")
-    assert make(folder, 500).provenance["noise"] != before
+    more = task.inputs(where)
+    assert {name for name in before if before[name] != more[name]} == {"noise"}
+    write_json(folder / "babilong" / "test_100_idxs.json", {"qa1": [0]})
+    assert {name for name in more if more[name] != task.inputs(where)[name]} == {"sha256 test_100_idxs.json"}
 
 
 def test_missing_books_questions_and_choices_are_named(tmp_path: Path) -> None:
