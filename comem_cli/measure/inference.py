@@ -155,7 +155,7 @@ def resampled_means(
     if clusters is not None:
         codes = {label: code for code, label in enumerate(dict.fromkeys(clusters))}
         of = np.array([codes[label] for label in clusters])
-        sums, sizes = np.bincount(of, weights=values), np.bincount(of).astype(np.float64)
+        sums, sizes = (np.bincount(of, weights=each).astype(np.float64) for each in (values, sizes))
     found, step = np.empty(resamples), max(1, _DRAWS_AT_ONCE // len(sums))
     for at in range(0, resamples, step):
         chosen = rng.integers(0, len(sums), (min(step, resamples - at), len(sums)))

@@ -28,7 +28,7 @@ def record(example: str, score: float, arm: str = REPLAY, **given: object) -> Re
 
 
 def a_run() -> list[Record]:
-    """Return 3 cells of RULER and 1 of another cohort, 20 examples each by 3 arms, drawn from a seed."""
+    """Make 3 cells of RULER and 1 of another cohort, 20 examples each by 3 arms, drawn from a seed."""
     rng = np.random.default_rng(11)
     found = []
     cells = [("ruler", "niah:2048", 0.9), ("ruler", "niah:16384", 0.8), ("ruler", "vt:2048", 0.6), ("qa", "qa", 0.5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -12,6 +13,11 @@ from comem_cli.evaluate.report import macro_rows, report
 from comem_cli.measure.cell_inference import hierarchical_difference, leave_one_cell_out, stratified_difference
 from comem_cli.measure.inference import mcnemar_exact, mean_interval, paired_difference, proportion_interval
 from tests.evaluate.sample_records import CHUNK, OVERLAP, REPLAY, a_run, record
+
+
+@cache
+def whole():
+    return report(a_run())
 
 
 def row(found, arm, cell="niah:2048"):
@@ -72,14 +78,14 @@ def test_errors_count_as_wrong_but_not_as_packs():
 
 
 def test_partial_scores_have_no_discordant_counts():
-    found = row(report(a_run()), CHUNK, "vt:2048")
+    found = row(whole(), CHUNK, "vt:2048")
     assert found.interval == "items"
     assert found.against.discordant is None
     assert found.against.kept_n > 0
 
 
 def test_examples_of_one_group_are_drawn_together():
-    found = row(report(a_run()), REPLAY, "qa")
+    found = row(whole(), REPLAY, "qa")
     scores = {one.example: one.score for one in a_run() if (one.cell, one.arm) == ("qa", REPLAY)}
     labels = [number // 5 for number in range(20)]
     assert found.interval == "clusters"
@@ -87,7 +93,7 @@ def test_examples_of_one_group_are_drawn_together():
 
 
 def test_a_macro_row_is_the_mean_over_cells_and_over_no_other_cohort():
-    found = report(a_run())
+    found = whole()
     assert {one.cohort for one in found.macros} == {"ruler"}  # qa has one cell
     macro = next(one for one in found.macros if one.arm == CHUNK)
     cells = ["niah:2048", "niah:16384", "vt:2048"]
@@ -117,13 +123,13 @@ def test_an_arm_without_a_cell_has_no_macro_score_but_a_difference_over_its_cell
 
 def test_the_order_of_the_records_changes_nothing():
     records = a_run()
-    whole = report(records)
+    found = whole()
     random.Random(0).shuffle(records)
-    assert report(records) == whole
-    assert [one.cell for one in whole.cells[3:]] == [
+    assert report(records) == found
+    assert [one.cell for one in found.cells[3:]] == [
         cell for cell in ("niah:2048", "niah:16384", "vt:2048") for _ in "123"
     ]
-    assert [one.arm for one in whole.cells[:3]] == [REPLAY, CHUNK, OVERLAP]
+    assert [one.arm for one in found.cells[:3]] == [REPLAY, CHUNK, OVERLAP]
 
 
 def test_another_arm_can_be_the_reference_and_none_need_be_there():
@@ -138,7 +144,7 @@ def test_cohorts_are_never_pooled():
     with pytest.raises(UsageError, match="over one cohort, not 'qa', 'ruler'"):
         macro_rows(a_run())
     ruler = [one for one in a_run() if one.cohort == "ruler"]
-    assert macro_rows(ruler) == report(a_run()).macros
+    assert macro_rows(ruler) == whole().macros
 
 
 @pytest.mark.parametrize(

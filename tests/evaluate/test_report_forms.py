@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -18,6 +19,11 @@ from tests.evaluate.sample_records import CHUNK, OVERLAP, REPLAY, a_run, record
 
 SVG = "{http://www.w3.org/2000/svg}"
 ODD = "comem:j=12,adapter=a|b<c>&\x00\n\u2028é"
+
+
+@cache
+def whole():
+    return report(a_run())
 
 
 def tables(text):
@@ -64,7 +70,7 @@ def test_markdown_survives_odd_names():
 
 
 def test_tsv_is_rectangular_and_holds_the_raw_numbers():
-    found = report(a_run())
+    found = whole()
     header, *lines = tsv(found)
     assert {len(line) for line in lines} == {len(header)} == {len(set(header))}
     assert len(lines) == len(found.cells) + len(found.macros)
@@ -88,7 +94,7 @@ def test_tsv_fields_hold_no_tab_or_newline():
 
 
 def test_the_plot_puts_every_score_on_its_scale():
-    found = report(a_run())
+    found = whole()
     root = Xml.fromstring(svg(found))
     texts = [(float(one.get("x")), one.text) for one in root.iter(f"{SVG}text")]
     zero, hundred = (next(x for x, text in texts if text == tick) for tick in ("0", "100"))
@@ -128,7 +134,7 @@ def test_no_label_of_the_plot_leaves_the_view_box_or_reaches_the_next(name):
 @pytest.mark.parametrize(("ending", "begin"), [(".md", "## qa"), (".tsv", "cohort\tcell"), (".svg", "<svg ")])
 def test_the_ending_chooses_the_form(tmp_path: Path, ending, begin):
     path = tmp_path / "new" / f"report{ending}"
-    write_report(report(a_run()), path)
+    write_report(whole(), path)
     assert path.read_text(encoding="utf-8").startswith(begin)
     with pytest.raises(UsageError, match=r"ends in \.md, \.tsv, \.svg"):
-        write_report(report(a_run()), tmp_path / "report.png")
+        write_report(whole(), tmp_path / "report.png")
