@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from comem_cli.errors import UsageError
 from comem_cli.evaluate.score import SCORERS, scorer
+from comem_cli.evaluate.scorers import locomo
 from comem_cli.evaluate.scorers.locomo import refuses
 from comem_cli.evaluate.task import Example
 from tests.evaluate.golden_scores import GOLDEN
@@ -208,3 +210,11 @@ def test_what_no_rule_can_judge_is_refused() -> None:
         scorer("bleu")
     assert "qa_f1" in refused.value.hint
     assert scorer("qa_f1") is SCORERS["qa_f1"]
+
+
+def test_without_nltk_locomo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nltk.stem.porter", None)
+    locomo._stemmer.cache_clear()
+    with pytest.raises(UsageError, match="need nltk"):
+        SCORERS["locomo_f1"].score("gold", Example("one", (), "", "", ("gold",), category="4"))
+    assert SCORERS["locomo_f1"].score("not mentioned", Example("one", (), "", "", ("trap",), category="5")) == 1.0

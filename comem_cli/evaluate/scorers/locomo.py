@@ -63,7 +63,10 @@ class LocomoF1:
     paper: bool = False
 
     def score(self, prediction: str, example: Example) -> float:
-        """Return 0 to 1; category 5: 0 or 1, and the gold answer, which is the trap, is not looked at."""
+        """Return 0 to 1; category 5: 0 or 1, and the gold answer, which is the trap, is not looked at.
+
+        Raises UsageError (2) where nltk is not installed, for a category that is none, and without an answer.
+        """
         if example.category == ADVERSARIAL:
             return abstains(prediction) if self.paper else float(_upstream_refusal(prediction))
         f1 = _multi_f1 if example.category == "1" else _stem_f1
@@ -126,6 +129,8 @@ def _stems(text: str) -> list[str]:
 
 @cache
 def _stemmer() -> PorterStemmer:
-    from nltk.stem.porter import PorterStemmer  # takes a second: only who scores LoCoMo pays
-
+    try:
+        from nltk.stem.porter import PorterStemmer  # takes a second: only who scores LoCoMo pays
+    except ImportError as error:
+        raise UsageError("the stems of LoCoMo's F1 need nltk", "run: pip install nltk") from error
     return PorterStemmer()
