@@ -97,6 +97,10 @@ def test_no_ngram_spans_two_training_texts():
     assert audit(["a b c", "b c d"], [Document("d", "a b c d")], 3).documents[0].contained == 2
 
 
+def test_the_source_is_the_first_text_that_holds_the_stretch():
+    assert audit(["x", "a b c", "a b c"], [Document("d", "a b c")], 3).documents[0].source == "text 2"
+
+
 def test_short_documents_have_no_share_and_sums_weigh_ngrams():
     documents = [Document("short", "a b"), Document("half", "a b c x y"), Document("whole", "a b c"), Document("", "")]
     found = audit(["a b c"], documents, 3)
