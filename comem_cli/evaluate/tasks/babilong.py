@@ -4,7 +4,7 @@ A sample of L tokens has L - 300 for facts and noise together, since BABILong ke
 facts alone. Facts stay in their order and fall into gaps between noise sentences that are drawn with replacement and
 sorted. Samples with more than (L - 300) // 8 facts are left out and counted. BABILong counts GPT-2's tokens, this
 counts the model's. Facts, questions and targets are BABILong's own; the noise is not: its books are not PG-19, and its
-draws cannot be repeated. Source: BABILong (https://github.com/booydar/babilong), the paper's section 3.
+draws cannot be repeated. Source: BABILong, https://github.com/booydar/babilong.
 
 The document is the context; `babilong_prompt` says what comes after it.
 """
@@ -64,7 +64,7 @@ class BabiLong:
         return Cell(
             task=f"babilong_{self.task}",
             label=str(self.tokens),
-            cohort=f"babilong/comem-1 noise={'books' if self.tokens else 'none'} prompt=comem-1-after",
+            cohort=f"babilong/comem-1 noise={library.digest[:12] or 'none'} prompt=comem-1-after",
             scorer=f"babilong_{self.task}",
             max_new_tokens=_NEW_TOKENS,
             examples=examples,

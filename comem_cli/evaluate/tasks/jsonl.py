@@ -98,8 +98,12 @@ class _Corpora:
 def _folder(base: Path, name: str) -> tuple[Document, ...]:
     if not _is_inside(name) or not (base / name).is_dir():
         raise ValueError(f"corpus {name} is no folder below that of the file")
+    try:
+        items = list(walk([base / name]))
+    except UsageError as error:  # it is a store, or may not be read
+        raise ValueError(f"corpus {name}: {error.message}") from error
     listed = []
-    for item in walk([base / name]):
+    for item in items:
         got = item if isinstance(item, Skip) else extract(item)
         if isinstance(got, Extracted):
             # The text of a page is no page any more.

@@ -29,6 +29,7 @@ PROMPT = (
     "Answer with exact words from the context whenever possible.\n\nQuestion: {question} Short answer:"
 )
 DATE_HINT = " Use DATE of CONVERSATION to answer with an approximate date."
+SCORERS = ("locomo_f1", "locomo_f1_paper", "locomo_contains")  # they differ in category 5; the last in 1 to 4 too
 TEMPORAL, ADVERSARIAL = "2", "5"
 _CATEGORIES = ("1", "2", "3", "4", ADVERSARIAL)
 _SESSION = re.compile(r"session_(\d+)")
@@ -36,7 +37,9 @@ _SESSION = re.compile(r"session_(\d+)")
 
 @dataclass(frozen=True)
 class Locomo:
-    """Load the questions of all conversations in the file."""
+    """Load the questions of all conversations in the file; scorer: one of SCORERS."""
+
+    scorer: str = SCORERS[0]
 
     def cell(self, context: TaskContext) -> Cell:
         """Load the examples; raises UsageError (2) where the file is missing or is no LoCoMo file."""
@@ -47,9 +50,9 @@ class Locomo:
             examples = [example for one in conversations for example in one.examples()]
         return Cell(
             task="locomo",
-            label="",
+            label="" if self.scorer == SCORERS[0] else self.scorer,
             cohort=f"locomo/comem-1 file={path.name} category5=open",
-            scorer="locomo_f1",
+            scorer=self.scorer,
             max_new_tokens=qa.QA_NEW_TOKENS,
             examples=take(examples, context.n, context.seed),
             stop=qa.QA_STOP,
@@ -118,7 +121,7 @@ def _turn(given: dict[str, Any]) -> str:
 
 
 def _build(options: Options) -> Locomo:
-    return Locomo()
+    return Locomo(options.choice("scorer", SCORERS))
 
 
 LOCOMO_TASKS: dict[str, Builder] = {"locomo": _build}

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from comem_cli.errors import UsageError
 from comem_cli.evaluate.task import Cell, Document, Example, Span, TaskContext
 from comem_cli.evaluate.tasks.data_files import Source, read_jsonl, take
 from comem_cli.evaluate.tasks.spec import Builder, Options
@@ -33,6 +34,7 @@ SOURCES = ("auto", "file", "generated")
 GENERATED = 50  # where all are asked for: as many as LongEval's files hold
 _NEW_TOKENS = 16  # the paper's; LongEval itself allows 100
 _VALUES = 50_000
+_MOST_LINES = 100_000  # some two million tokens
 _DOCUMENT = "record.txt"
 
 
@@ -121,7 +123,10 @@ def _whole(name: str, document: str, key: str, line: str, value: int) -> Example
 
 
 def _build(options: Options) -> LongEval:
-    return LongEval(options.whole_size(200), options.choice("source", SOURCES))
+    lines = options.whole_size(200)
+    if lines > _MOST_LINES:
+        raise UsageError(f"longeval has at most {_MOST_LINES} lines", "pass for example longeval:6000")
+    return LongEval(lines, options.choice("source", SOURCES))
 
 
 LONGEVAL_TASKS: dict[str, Builder] = {"longeval": _build}

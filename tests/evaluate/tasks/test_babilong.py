@@ -158,7 +158,7 @@ def test_other_books_and_other_choices_are_other_inputs(tmp_path: Path) -> None:
 
 def test_missing_books_questions_and_choices_are_named(tmp_path: Path) -> None:
     folder = small(tmp_path)
-    for path in (folder / "books").iterdir():
+    for path in list((folder / "books").iterdir()):
         path.unlink()
     with pytest.raises(UsageError, match=r"books/\*\.txt"):
         make(folder, 500)

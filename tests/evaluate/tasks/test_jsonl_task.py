@@ -108,6 +108,13 @@ def test_a_corpus_is_a_folder_with_documents_below_that_of_the_file(tmp_path: Pa
         load(tmp_path / "in", given)
 
 
+def test_a_store_is_no_corpus(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "residuals").mkdir(parents=True)
+    (tmp_path / "docs" / "catalog.sqlite").touch()
+    with pytest.raises(UsageError, match=r"mine\.jsonl, line 1: corpus docs: .* store"):
+        load(tmp_path, {"question": "Who?", "answers": ["x"], "corpus": "docs"})
+
+
 @pytest.mark.parametrize("wrong", ["{", "[1]", '"x"'])
 def test_what_is_no_object_is_named_by_line(tmp_path: Path, wrong: str) -> None:
     (tmp_path / "mine.jsonl").write_text(f"\n{wrong}\n")

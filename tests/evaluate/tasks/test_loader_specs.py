@@ -32,10 +32,18 @@ SPECS: dict[str, Task] = {
     "musique:documents=all": Musique("all"),
     "longbench_qasper": LongBench("qasper"),
     "locomo": Locomo(),
+    "locomo:scorer=locomo_f1_paper": Locomo("locomo_f1_paper"),
     "jsonl:my/questions.jsonl": Jsonl(Path("my/questions.jsonl")),
 }
 WITH_DATA = ("longeval:200", "longeval:5:source=generated", "babilong_qa1:0", "babilong_qa5:1024:samples=all")
-WITH_DATA += ("xquad", "xquad:documents=paragraph", "hotpotqa:documents=own", "musique:documents=all", "locomo")
+WITH_DATA += (
+    "xquad",
+    "xquad:documents=paragraph",
+    "hotpotqa:documents=own",
+    "musique:documents=all",
+    "locomo",
+    "locomo:scorer=locomo_f1_paper",
+)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -46,8 +54,24 @@ def test_a_spec_makes_its_task(spec: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        *("longeval", "longeval:0", "longeval:200:source=web", "babilong_qa3:0", "babilong_qa1", "babilong_qa1:100"),
-        *("xquad:7", "xquad:documents=own", "hotpotqa:documents=article", "locomo:x=y", "longbench_trec", "jsonl"),
+        *(
+            "longeval",
+            "longeval:0",
+            "longeval:100001",
+            "longeval:200:source=web",
+            "babilong_qa3:0",
+            "babilong_qa1",
+            "babilong_qa1:100",
+        ),
+        *(
+            "xquad:7",
+            "xquad:documents=own",
+            "hotpotqa:documents=article",
+            "locomo:x=y",
+            "locomo:scorer=qa_f1",
+            "longbench_trec",
+            "jsonl",
+        ),
         "jsonl:a.jsonl:scorer=locomo_f1",
     ],
 )
