@@ -121,15 +121,15 @@ def touched(source: Path) -> Iterator[None]:
 
 
 def test_a_person_reads_answer_and_sources_and_hears_of_a_changed_file(copied: World, written: World) -> None:
-    with touched(written.folder / "docs/d004.md"):
+    with touched(written.folder / "docs/d003.md"):
         done = copied.run("ask", STORE, QUESTION, "--fail-stale", "--top-k", "12", "--max-new-tokens", "2")
-    done.failed(16, "d004.md changed after it was ingested", "comem ingest")
+    done.failed(16, "d003.md changed after it was ingested", "comem ingest")
     lines = done.out.splitlines()
     sources = lines[lines.index("Sources") + 1 :]
     assert [line.split()[0] for line in sources] == [f"[{n}]" for n in range(1, len(sources) + 1)]
     assert len(sources) > 2
     for line in sources:
-        assert ("changed since ingest" in line) == ("d004.md:" in line)
+        assert ("changed since ingest" in line) == ("d003.md:" in line)
     notes = done.err.splitlines()[:2]
     assert notes == [f"opening {STORE} ...", "loading tiny ..."]
     assert "without an adapter" in done.err

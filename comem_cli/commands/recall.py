@@ -1,0 +1,77 @@
+"""`comem recall`: how much of the evidence each selector finds in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comem_cli.commands import options
+from comem_cli.commands.terms import tokenizer_of
+from comem_cli.errors import UsageError
+from comem_cli.output import out
+
+if TYPE_CHECKING:
+    from comem_cli.evaluate.recall_run import RecallRow
+
+
+def recall(
+    store: Annotated[Path, typer.Argument(metavar="STORE")],
+    cases: Annotated[Path, typer.Argument(metavar="CASES.jsonl", help="Questions with their evidence or answers.")],
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(help="bm25-iterative, bm25, hybrid, dense, recency or oracle; repeatable. Default: both BM25."),
+    ] = None,
+    terms: Annotated[list[str] | None, typer.Option(help="folded or tokens; repeatable. Default: both.")] = None,
+    k: Annotated[str, typer.Option(help="Chunks that are looked at, with commas between.")] = "4,8,12,16,24",
+    hop: Annotated[int, typer.Option(help="Chunks a round of bm25-iterative.")] = 4,
+    model: options.Model = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure recall at k of selectors over a store.
+
+    Each line of CASES.jsonl holds a question and either evidence, [{"path", "start", "end"}] in bytes of a file as
+    `ask --json` cites it, all of it needed; or answers, of which one chunk must hold one. No model is loaded; indexes
+    are built aside and the store is not changed.
+    """
+    out.configure(json=json, quiet=quiet)
+    ks = _sizes(k)
+    out.note(f"opening {store} ...")
+    from comem_cli.evaluate.recall import corpus_of_store, read_cases
+    from comem_cli.evaluate.recall_run import recall_rows
+    from comem_cli.select.vectors import open_vectors
+    from comem_cli.store.reader import StoreReader
+
+    with StoreReader(store) as reader:
+        tokenizer = tokenizer_of(reader.fingerprint, options.resolve_model(model))
+        corpus = corpus_of_store(reader)
+        found = read_cases(cases, corpus, tokenizer)
+        rows = recall_rows(
+            corpus,
+            found,
+            tokenizer,
+            selectors=selector or ["bm25", "bm25-iterative"],
+            terms=terms or ["folded", "tokens"],
+            ks=ks,
+            hop=hop,
+            vectors=lambda: open_vectors(reader),
+        )
+    if out.json:
+        out.document({"store": str(store), "cases": len(found), "rows": [row.to_json() for row in rows]})
+    else:
+        out.table(("selector", "terms", "k", "recall", "low", "high", "all"), [_cells(row) for row in rows])
+
+
+def _sizes(text: str) -> list[int]:
+    """Read --k; raises UsageError (2)."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"--k {text} is no list of numbers from 1", "pass --k 4,12")
+    return sorted({int(part) for part in parts})
+
+
+def _cells(row: RecallRow) -> tuple[Any, ...]:
+    low, high = ("-" if bound is None else f"{bound:.3f}" for bound in (row.recall.low, row.recall.high))
+    return row.selector, row.terms, row.k, f"{row.recall.value:.3f}", low, high, f"{row.all_found:.3f}"
