@@ -45,6 +45,7 @@ def load_words() -> Words:
             "this task needs the word lists of wonderwords", f"run: pip install wonderwords=={RELEASE}"
         ) from error
     folder = resources.files("wonderwords") / "assets"
-    lists = [(folder / f"{kind}list.txt").read_text(encoding="utf-8").split() for kind in ("noun", "adjective", "verb")]
-    nouns, adjectives, verbs = (tuple(sorted(set(words))) for words in lists)
+    lists = [(folder / f"{kind}list.txt").read_text(encoding="utf-8") for kind in ("noun", "adjective", "verb")]
+    # One a line: a few are two words.
+    nouns, adjectives, verbs = (tuple(sorted({line.strip() for line in text.splitlines()})) for text in lists)
     return Words(nouns, adjectives, verbs, version)
