@@ -100,8 +100,8 @@ def test_the_example_has_fewer_hops_where_it_would_be_too_long(monkeypatch: pyte
     assert "11 variables" in parts(drawn("vt:8192:hops=30", 40))[0]
     monkeypatch.setattr(ruler_vt, "EXAMPLE_TOKENS", 300)
     assert "8 variables" in parts(drawn("vt:8192:hops=30", 40))[0]
-    monkeypatch.setattr(ruler_vt, "EXAMPLE_TOKENS", 200)
-    with pytest.raises(UsageError, match="200 tokens cannot hold so many chains: 1"):
+    monkeypatch.setattr(ruler_vt, "EXAMPLE_TOKENS", 150)
+    with pytest.raises(UsageError, match="150 tokens cannot hold so many chains: 1"):
         make_task("vt:8192").cell(context())
 
 
