@@ -11,6 +11,7 @@ parameters without a Linear and stay as they are.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,13 @@ def lora_config(model: PreTrainedModel, first: int, last: int, rank: int, alpha:
             found.add(name.rpartition(".")[2])
     if not found:
         raise UsageError(f"no linear layer in layers {first} to {last}: nothing to adapt", "pass another --split")
-    layers = "|".join(map(str, range(first, last)))
-    # An expression, not a list: peft keeps a list as a set, and its file would differ from run to run.
-    pattern = rf"(?:.*\.)?layers\.(?:{layers})\.(?:.*\.)?(?:{'|'.join(sorted(found))})"
+    # A list with layer numbers, not one expression: for MoE families peft rewrites an expression and loses the layers.
     return LoraConfig(
         r=rank,
         lora_alpha=alpha,
-        target_modules=pattern,
+        target_modules=sorted(found),
+        layers_to_transform=list(range(first, last)),
+        layers_pattern="layers",
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -77,7 +78,7 @@ def inject(model: PreTrainedModel, config: LoraConfig, seed: int = 0) -> list[tu
 
 def adapter_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Return the LoRA weights, fp32 on the CPU, under the keys of a peft file."""
-    state = get_peft_model_state_dict(model, adapter_name="default")
+    state = get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False)
     return {_PREFIX + key: value.detach().float().cpu().contiguous() for key, value in state.items()}
 
 
@@ -87,13 +88,16 @@ def save_weights(directory: Path, model: PreTrainedModel, config: LoraConfig, ba
     stored.inference_mode = True
     stored.base_model_name_or_path = base
     stored.save_pretrained(str(directory))
+    content = json.loads((directory / CONFIG).read_bytes())
+    content["target_modules"] = sorted(content["target_modules"])  # peft keeps a set, in another order every time
+    (directory / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True))
     save_file(adapter_weights(model), str(directory / WEIGHTS), metadata={"format": "pt"})
 
 
 def load_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
     """Set the LoRA weights of a fork; raises ModelError unless exactly its keys are given."""
     given = {key.removeprefix(_PREFIX): value for key, value in weights.items()}
-    wanted = get_peft_model_state_dict(model, adapter_name="default")
+    wanted = get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False)
     odd = sorted({key for key in wanted.keys() | given.keys() if _shape(wanted, key) != _shape(given, key)})
     if odd:
         raise ModelError(
