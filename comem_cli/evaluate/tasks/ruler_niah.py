@@ -69,7 +69,9 @@ class Niah:
         needles = self.keys * self.values
         if self.haystack in ("essay", "books"):
             prose = ruler_haystack.load_prose(self.haystack, context.data)
-            return Source(lambda _, rng, n: self._hide(context.seed, rng, prose.sentences(n), " "), step=500)
+            # RULER steps 500 words at any size; its sizes begin at 4096, below which that would be a third of a text.
+            step = 500 if self.size >= 4096 else 50
+            return Source(lambda _, rng, n: self._hide(context.seed, rng, prose.sentences(n), " "), step)
         step = 25 if self.size >= 4096 else 5
         return Source(lambda _, rng, n: self._hide(context.seed, rng, self._lines(rng, n), "\n"), step, floor=needles)
 

@@ -68,7 +68,8 @@ class VariableTracking:
             moved = tuple((start + len(solved), end + len(solved)) for start, end in record.evidence)
             return replace(record, document=solved + record.document, evidence=moved)
 
-        step = 500 if self.haystack != "noise" else 10 if self.size >= 4096 else 5
+        large, small = (10, 5) if self.haystack == "noise" else (500, 50)
+        step = large if self.size >= 4096 else small
         return Source(draw, step, floor=self.hops + 1)
 
     def _example(
@@ -94,7 +95,7 @@ class VariableTracking:
             short = replace(self, hops=hops)
             if n := ruler_fit.largest(functools.partial(length, short), EXAMPLE_TOKENS, max(step, hops + 1)):
                 return functools.partial(solved, short, n=n)
-        message = f"{self.name}: {self.chains} chains make its example too long"
+        message = f"{self.name}: its example of {EXAMPLE_TOKENS} tokens cannot hold so many chains: {self.chains}"
         raise UsageError(message, "ask for fewer chains")
 
     def _hide(self, layout: random.Random, names: Sequence[str], values: Sequence[int], pieces: list[str]) -> Record:
