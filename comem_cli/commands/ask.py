@@ -16,7 +16,8 @@ from comem_cli.errors import StaleSourcesError, UsageError
 from comem_cli.output import out, stdout_is_terminal
 
 if TYPE_CHECKING:
-    from comem_cli.read.ask import AskOptions
+    from comem_cli.read.ask import Asked, Asker
+    from comem_cli.read.heal import HealingAsker
 
 
 def ask(
@@ -45,6 +46,7 @@ def ask(
     adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="Default: one that fits the store.")] = None,
     replay_adapter: Annotated[str, typer.Option(help="on: replay reads with the adapter as well.")] = "off",
     fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend the store where it turns out damaged.")] = False,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -60,16 +62,26 @@ def ask(
     out.configure(json=json or batch, quiet=quiet)
     target, text = _store_and_question(words)
     out.note(f"opening {target} ...")
-    from comem_cli.read.ask import AskOptions
+    from comem_cli.read.ask import Asker, AskOptions
 
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
     chosen = AskOptions(
         *settings, read_positions, attention, adapter, replay_adapter, selector, terms, budget, neighbours, explain
     ).checked()
-    if batch:
-        _batch(target, model, chosen, fail_stale)
-    else:
-        _single(target, model, text, chosen, fail_stale)
+    if not batch:
+        chosen.prompt(text)  # refuses what is no question before anything is opened
+    elif options.stdin_is_terminal():
+        raise UsageError("no questions on stdin", """echo '{"question": "..."}' | comem ask STORE -""")
+    from comem_cli.read.heal import HealingAsker
+
+    make = HealingAsker if repair else Asker
+    with make(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
+        if batch:
+            _batch(asker, fail_stale)
+            return
+        live = not out.json and chosen.arm != "both" and stdout_is_terminal()
+        asked = asker.ask(text, on_text=live_printer() if live else None)
+    _show(target, asked, live, fail_stale)
 
 
 def _store_and_question(words: list[str]) -> tuple[Path, str]:
@@ -85,34 +97,23 @@ def _store_and_question(words: list[str]) -> tuple[Path, str]:
     return options.only_store(), words[0]
 
 
-def _single(target: Path, model: str | None, question: str, chosen: AskOptions, fail_stale: bool) -> None:
-    from comem_cli.read.ask import Asker
-
-    chosen.prompt(question)  # refuses what is no question before anything is opened
-    with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
-        live = not out.json and chosen.arm != "both" and stdout_is_terminal()
-        asked = asker.ask(question, on_text=live_printer() if live else None)
+def _show(target: Path, asked: Asked, streamed: bool, fail_stale: bool) -> None:
     if out.json:
         out.document(asked.to_json())
     else:
-        show_answer(asked, streamed=live)
+        show_answer(asked, streamed=streamed)
     stale = [source.places[0].path for source in asked.sources if source.stale]
     if stale and fail_stale:
         raise StaleSourcesError(f"{stale[0]} changed after it was ingested", f"comem ingest PATH --store {target}")
 
 
-def _batch(target: Path, model: str | None, chosen: AskOptions, fail_stale: bool) -> None:
-    from comem_cli.read.ask import Asker
-
-    if options.stdin_is_terminal():
-        raise UsageError("no questions on stdin", """echo '{"question": "..."}' | comem ask STORE -""")
+def _batch(asker: Asker | HealingAsker, fail_stale: bool) -> None:
     code = 0
-    with Asker(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
-        for number, line in enumerate(sys.stdin.buffer, 1):
-            if line.strip():
-                answer: dict[str, Any] = asker.ask_line(line, number)
-                out.event(answer)
-                stale = fail_stale and any(source["stale"] for source in answer.get("sources", ()))
-                code = code or answer.get("exit_code", StaleSourcesError.exit_code if stale else 0)
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if line.strip():
+            answer: dict[str, Any] = asker.ask_line(line, number)
+            out.event(answer)
+            stale = fail_stale and any(source["stale"] for source in answer.get("sources", ()))
+            code = code or answer.get("exit_code", StaleSourcesError.exit_code if stale else 0)
     if code:
         raise typer.Exit(code)

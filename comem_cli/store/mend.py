@@ -80,11 +80,12 @@ class MendingWriter(StoreWriter):
             return
         ends: dict[int, int] = {}
         for values, flaw in self._catalogue.scan(ChunkRow, "WHERE shard IS NOT NULL"):
-            if flaw is None and values[2] in wanted:
-                chunk = ChunkRow(*values)
-                assert chunk.shard is not None and chunk.row is not None
-                end = chunk.row // format.ROWS_PER_BLOCK + format.blocks_of(chunk.n_tokens)
-                ends[chunk.shard] = max(end, ends.get(chunk.shard, 0))
+            number, row, n_tokens = values[2:5]
+            if flaw is None and number in wanted:
+                end = row // format.ROWS_PER_BLOCK + format.blocks_of(n_tokens)
+                ends[number] = max(end, ends.get(number, 0))
+            elif number in flawed:  # a damaged chunk refers to it as well, and SQLite wants it there
+                ends.setdefault(number, 1)
         with self._generation() as facts:
             # The chunks' references to these rows are whole again before the transaction ends.
             self._catalogue.execute("PRAGMA defer_foreign_keys=ON")

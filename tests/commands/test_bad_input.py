@@ -103,7 +103,7 @@ def test_a_damaged_residual_names_the_chunk_and_the_check(copied: World) -> None
     shard.chmod(0o600)
     shard.write_bytes(raw)
     done = copied.run("ask", STORE, "harbour", *FAST)
-    done.failed(13, "chunk ", f"comem verify {STORE}")
+    done.failed(13, "chunk ", f"comem check {STORE} --repair")
     assert done.out == ""
 
 
