@@ -15,7 +15,19 @@ from typing import Annotated, Any
 import typer
 
 from comem_cli import __version__
-from comem_cli.commands import ask, break_even, check, distill, index, ingest, models, overlap_write, stats, verify
+from comem_cli.commands import (
+    ask,
+    break_even,
+    check,
+    distill,
+    forget,
+    index,
+    ingest,
+    models,
+    overlap_write,
+    stats,
+    verify,
+)
 from comem_cli.errors import ComemError, UsageError, from_os_error
 from comem_cli.output import out
 
@@ -120,6 +132,7 @@ app.command("overlap-write")(guarded(overlap_write.overlap_write))
 app.command("stats")(guarded(stats.stats))
 app.command("break-even")(guarded(break_even.break_even))
 app.command("distill")(guarded(distill.distill))
+app.command("forget")(guarded(forget.forget))
 app.command("verify")(guarded(verify.verify))
 app.command("check")(guarded(check.check))
 models_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get and list models.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -53,8 +53,8 @@ def make_dir(path: Path) -> None:
     """
     if path.is_dir():
         return
-    fault_point("mkdir.before")
     try:
+        fault_point("mkdir.before")
         path.mkdir(mode=DIR_MODE)
     except OSError as error:
         raise_os_error(error, path.parent, 4096)
@@ -67,8 +67,8 @@ def sync_dir(path: Path) -> None:
 
     Raises: NoSpaceError (14), ComemError (1).
     """
-    fault_point("dirsync.before")
     try:
+        fault_point("dirsync.before")
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -79,15 +79,18 @@ def sync_dir(path: Path) -> None:
     fault_point("dirsync.after")
 
 
-def write_file(path: Path, parts: Sequence[bytes | bytearray]) -> None:
+def write_file(path: Path, parts: Iterable[bytes | bytearray], needed: int | None = None) -> None:
     """Write `parts` one after another as the file `path` (0600), whole or not at all.
 
     An older file at `path` is replaced. On failure the temporary file is removed, so that its bytes are free again.
+    needed: their bytes, or an estimate, where the parts stream.
 
     Raises: NoSpaceError (14), ComemError (1).
     """
     tmp = path.with_name(path.name + TMP_SUFFIX)
-    needed = sum(len(part) for part in parts)
+    if needed is None:
+        parts = list(parts)
+        needed = sum(map(len, parts))
     try:
         _write_synced(tmp, parts)
         fault_point("rename.before")
@@ -99,7 +102,7 @@ def write_file(path: Path, parts: Sequence[bytes | bytearray]) -> None:
     sync_dir(path.parent)
 
 
-def _write_synced(tmp: Path, parts: Sequence[bytes | bytearray]) -> None:
+def _write_synced(tmp: Path, parts: Iterable[bytes | bytearray]) -> None:
     """Write and fsync a temporary file, replacing what a killed writer left there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(tmp, flags, FILE_MODE)

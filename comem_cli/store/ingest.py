@@ -18,6 +18,7 @@ from comem_cli.corpus.walk import Skip, SourceFile
 from comem_cli.model.modes import ChunkWriter, WriteMode
 from comem_cli.store.edits import Placement
 from comem_cli.store.plan import Plan
+from comem_cli.store.reclaim import compact_sparse
 from comem_cli.store.write_queue import Event, WriteQueue
 from comem_cli.store.writer import StoreWriter
 
@@ -86,6 +87,7 @@ class Ingest:
         summary.removed += len(gone)
         queue.commit()
         self._writer.drop_unplaced()
+        compact_sparse(self._writer)
         summary.written_chunks, summary.written_tokens = queue.chunks, queue.tokens
         return summary
 
