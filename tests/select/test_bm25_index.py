@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from comem_cli.errors import CorruptStoreError, IndexStaleError, NoEvidenceError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
-from comem_cli.select.index import Bm25Index, build_index, check_index, open_index
+from comem_cli.select.index import Bm25Index, build_index, check_index, open_index, recorded_terms
 from comem_cli.select.jvm import in_background
 from comem_cli.select.selector import Candidates, Query
-from comem_cli.select.terms import TOKENS
+from comem_cli.select.terms import TOKENS, FoldedTerms
+from tests.tiny import tiny_tokenizer
 
 Chunks = dict[int, list[int]]
 
@@ -287,3 +288,37 @@ def test_the_check_finds_one_flipped_bit_anywhere(tmp_path: Path) -> None:
             check_index(path)
         file.write_bytes(data)
     assert check_index(path) == 50
+
+
+WORDS = ["harbour", "ledgers", "पायलट", "東京都", "𠮷野家", "naïve", "Ωμέγα", "gate"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    bodies=st.lists(st.lists(st.sampled_from([*WORDS, "--"]), min_size=1, max_size=30), min_size=1, max_size=8),
+    question=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
+)
+def test_folded_scores_equal_the_closed_formula_over_words(bodies: list[list[str]], question: list[str]) -> None:
+    scheme = FoldedTerms(tiny_tokenizer())
+    stored = {key: scheme.tokenizer.encode(" ".join(words)).ids for key, words in enumerate(bodies)}
+    counted = {key: terms for key, ids in stored.items() if (terms := scheme.terms(ids))}  # Lucene's N: with a term
+    query = scheme.terms(scheme.tokenizer.encode(" ".join(question)).ids)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        build_index(folder / "index", ((key, pack_ids(ids)) for key, ids in stored.items()), scheme)
+        with open_index(folder / "index") as index:
+            found = {hit.chunk_id: hit.score for hit in index.search(query, len(stored), (), 1.5, 0.75)}
+            formula = ClosedFormula(counted)  # type: ignore[arg-type]
+            assert {term: index.chunks_with(term) for term in query} == {t: formula.holders[t] for t in query}  # type: ignore[index]
+        assert found == pytest.approx(formula.scores(query), rel=1e-5)  # type: ignore[arg-type]
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_an_index_says_which_terms_it_counts_and_unknown_ones_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, {1: [1, 2]}).close()
+    assert recorded_terms(path) == TOKENS.identity
+    (path / "terms").write_text("tokens 0\n")
+    with pytest.raises(IndexStaleError, match="terms"):
+        check_index(path)

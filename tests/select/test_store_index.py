@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.store_index import IndexFolder, open_store_index, rebuild_index
+from comem_cli.select.store_index import IndexFolder, built_terms, index_path, open_store_index, rebuild_index
+from comem_cli.select.terms import TOKENS
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
 from tests.tiny_store import make_store
@@ -39,3 +40,34 @@ def test_a_stray_file_stops_no_rebuild(store):
         assert rebuild_index(writer) > 0
     IndexFolder(store).keep_only("none")
     assert [path.name for path in (store / INDEX_DIR).iterdir()] == [".DS_Store"]
+
+
+def test_an_index_is_used_over_the_terms_it_was_built_over(store):
+    with StoreReader(store) as reader:
+        assert index_path(reader).is_dir() and built_terms(store) == "folded"
+        assert index_path(reader, "folded") == index_path(reader)
+        with pytest.raises(IndexStaleError, match="over folded, not over tokens") as caught:
+            index_path(reader, "tokens")
+        assert caught.value.hint == f"comem index {store} --terms tokens"
+    with StoreWriter.open(store) as writer:
+        rebuild_index(writer, TOKENS)
+    assert built_terms(store) == "tokens"
+    with StoreReader(store) as reader:
+        index_path(reader, "tokens")
+
+
+@pytest.mark.parametrize("record", [None, "folded 0\n"])
+def test_an_index_of_an_older_comem_is_stale_and_a_rebuild_mends_it(store, record):
+    with StoreReader(store) as reader:
+        file = index_path(reader) / "terms"
+        file.unlink()
+        if record:
+            file.write_text(record)
+        with pytest.raises(IndexStaleError, match="older comem") as caught:
+            index_path(reader)
+        assert caught.value.hint == f"comem index {store}"
+    assert built_terms(store) is None
+    with StoreWriter.open(store) as writer:
+        rebuild_index(writer)
+    with StoreReader(store) as reader:
+        open_store_index(reader).close()
