@@ -20,11 +20,13 @@ from comem_cli.commands import (
     break_even,
     check,
     distill,
+    eval,
     forget,
     index,
     ingest,
     models,
     overlap_write,
+    recall,
     stats,
     verify,
 )
@@ -132,9 +134,11 @@ app.command("overlap-write")(guarded(overlap_write.overlap_write))
 app.command("stats")(guarded(stats.stats))
 app.command("break-even")(guarded(break_even.break_even))
 app.command("distill")(guarded(distill.distill))
+app.command("recall")(guarded(recall.recall))
 app.command("forget")(guarded(forget.forget))
 app.command("verify")(guarded(verify.verify))
 app.command("check")(guarded(check.check))
+app.command("eval")(guarded(eval.evaluate))
 models_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Get and list models.")
 models_app.command("pull")(guarded(models.pull))
 models_app.command("list")(guarded(models.show))

@@ -10,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.evaluate.arms import REPLAY, Arm
 from comem_cli.evaluate.records import Record, RecordFile
-from comem_cli.evaluate.score import SCORERS
+from comem_cli.evaluate.score import scorer
 from comem_cli.evaluate.task import Cell, Example
 from comem_cli.evaluate.workspace import Workspace
 from comem_cli.model import load
 from comem_cli.model.device import pick
 from comem_cli.read.evidence import Evidence, room_for_pack
-from comem_cli.select.bm25 import IterativeBm25
+from comem_cli.select.choose import DEFAULT_SELECTOR, SelectorChoice
+from comem_cli.select.selector import Selector
+from comem_cli.select.terms import DEFAULT_TERMS, IDENTITIES
 from comem_cli.store.setup import CHUNK
 
 if TYPE_CHECKING:
@@ -40,13 +42,26 @@ class RunOptions:
     top_k: int = 12
     hop: int = 4
     rounds: int = 3
+    selector: str = DEFAULT_SELECTOR
+    terms: str = DEFAULT_TERMS
     max_new_tokens: int | None = None
     device: str = "auto"
     dtype: str = "auto"
 
-    def selector(self) -> IterativeBm25:
-        """Make the selector; raises UsageError (2) for a value out of range."""
-        return IterativeBm25(self.top_k, self.hop, self.rounds)
+    def checked(self) -> RunOptions:
+        """Return the options; raises UsageError (2) for a value out of range."""
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise UsageError(f"--max-new-tokens {self.max_new_tokens} is below 1", "pass --max-new-tokens 32")
+        if self.chunk < 1:
+            raise UsageError(f"--chunk {self.chunk} is below 1", f"pass --chunk {CHUNK}")
+        if self.terms not in IDENTITIES:
+            raise UsageError(f"unknown terms '{self.terms}'", f"pass --terms {' or '.join(IDENTITIES)}")
+        self.choice().build()
+        return self
+
+    def choice(self) -> SelectorChoice:
+        """Name the selector; raises UsageError (2) for a value out of range."""
+        return SelectorChoice(self.selector, self.top_k, self.hop, self.rounds)
 
 
 class Runner:
@@ -68,7 +83,7 @@ class Runner:
         self.identity = load.identity(files)
         self._files, self._options, self._records, self._note = files, options, records, note
         self._arms = sorted(arms, key=lambda arm: arm != REPLAY)  # replay first: others are held against it
-        self._selector = options.selector()
+        self._selector: Selector = options.choice().build()
         for arm in self._arms:
             if arm.split > self.identity.n_layers:
                 raise UsageError(f"arm '{arm.spec}': the model has {self.identity.n_layers} layers", "pass another j")
@@ -137,11 +152,11 @@ class Runner:
     ) -> Reply:
         from comem_cli.read.generate import Sampling
 
-        scorer = SCORERS[cell.scorer]
+        rule = scorer(cell.scorer)
         sampling = Sampling(max_new_tokens=limit, eos_ids=self.identity.eos_ids)
 
         def settled(text: str) -> bool:
-            return scorer.settled(text, example)
+            return rule.settled(text, example)
 
         assert self._workspace is not None
         return self._reader(arm).reply(self._workspace[1], evidence, query, sampling, cell.stop, settled)
@@ -162,7 +177,7 @@ class Runner:
         return Record(
             **_head(cell, digest, example, arm.spec, self._identities[arm]),
             prediction=reply.text,
-            score=SCORERS[cell.scorer].score(reply.text, example),
+            score=scorer(cell.scorer).score(reply.text, example),
             hit=all(held) if held else None,
             recall=sum(held) / len(held) if held else None,
             chunks=tuple(chunk.key for chunk in evidence.pack),
@@ -181,7 +196,10 @@ class Runner:
         """Return the workspace of an example's corpus; that of the corpus before is removed."""
         if self._workspace is None or self._workspace[0].documents is not example.documents:
             self._close_workspace()
-            opened = Workspace(example.documents, self._files, self.tokenizer, self._selector, self._options.chunk)
+            options = self._options
+            opened = Workspace(
+                example.documents, self._files, self.tokenizer, self._selector, options.chunk, options.terms
+            )
             self._workspace = (example, opened)
         return self._workspace[1]
 
@@ -204,7 +222,8 @@ class Runner:
     def _digest(self, arm: Arm) -> str:
         """Digest what decides an answer besides cell and example."""
         model = [self.identity.weights, self.identity.config, self.identity.tokenizer, self.identity.bos_id]
-        rest = [arm.spec, repr(self._selector), self._options.chunk, self._options.max_new_tokens]
+        options = self._options
+        rest = [arm.spec, *astuple(options.choice()), IDENTITIES[options.terms], options.chunk, options.max_new_tokens]
         text = json.dumps([*model, *rest, str(self._picked[1]), self._picked[0].type])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

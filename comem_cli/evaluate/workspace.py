@@ -19,6 +19,7 @@ from comem_cli.model.load import ModelFiles
 from comem_cli.read.evidence import Evidence, EvidenceFinder
 from comem_cli.select.selector import Selector
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import DEFAULT_TERMS, TermScheme, term_scheme
 from comem_cli.store.reader import Place, StoreReader
 from comem_cli.store.rows import ChunkRow
 from comem_cli.store.run import IngestRun
@@ -38,14 +39,18 @@ class Workspace:
         tokenizer: tokenizers.Tokenizer,
         selector: Selector,
         chunk: int,
+        terms: str = DEFAULT_TERMS,
     ) -> None:
-        """Ingest the documents; raises UsageError (2) for one whose text or name cannot be ingested."""
+        """Ingest the documents, and index them by `terms`.
+
+        Raises UsageError (2) for a document whose text or name cannot be ingested.
+        """
         self._texts = {document.name: document.text for document in documents}
         self._offsets: dict[str, list[int]] = {}
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="comem-eval-")))
             _write_sources(folder / "sources", documents)
-            _ingest(folder, files, chunk)
+            _ingest(folder, files, chunk, term_scheme(terms, tokenizer))
             self.reader = stack.enter_context(StoreReader(folder / "store"))
             self.finder = stack.enter_context(EvidenceFinder(self.reader, tokenizer, selector))
             self._open = stack.pop_all()
@@ -106,12 +111,12 @@ def _write_sources(folder: Path, documents: Sequence[Document]) -> None:
         path.write_bytes(document.text.encode())
 
 
-def _ingest(folder: Path, files: ModelFiles, chunk: int) -> None:
+def _ingest(folder: Path, files: ModelFiles, chunk: int, scheme: TermScheme) -> None:
     run = IngestRun(folder / "store", files, WriteOptions(split=0, chunk=chunk))
     ignored: dict[str, Any] = {name: _nothing for name in ("on_plan", "on_event", "on_bytes", "on_load")}
     with run.open() as writer:
         summary = run.ingest(writer, [folder / "sources"], **ignored)
-        rebuild_index(writer)
+        rebuild_index(writer, scheme)
     for skip in summary.skips:
         raise UsageError(f"document '{skip.path}' cannot be ingested: {skip.reason}", "mend the benchmark's file")
 

@@ -16,6 +16,7 @@ from comem_cli.evaluate.task import Cell, Document, Example, Span
 from comem_cli.model import load
 from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import term_scheme
 from comem_cli.store.run import IngestRun
 from comem_cli.store.setup import WriteOptions
 from tests.tiny import save_tiny
@@ -114,7 +115,7 @@ def test_an_arm_answers_as_ask_does_over_a_store_written_in_its_mode(
     ignored: dict[str, Any] = {n: lambda *a: None for n in ("on_plan", "on_event", "on_bytes", "on_load")}
     with ingest.open() as writer:
         ingest.ingest(writer, [tmp_path / "docs"], **ignored)
-        rebuild_index(writer)
+        rebuild_index(writer, term_scheme(OPTIONS.terms, load.tokenizer(files)))
     options = AskOptions(
         top_k=4, hop=2, rounds=2, max_new_tokens=6, stop=(), device="cpu", dtype="fp32",
         template="\n\nQuestion: {question}\nAnswer:",
@@ -156,7 +157,10 @@ def test_a_finished_run_loads_no_model(files: load.ModelFiles, tmp_path: Path, m
     assert run(files, tmp_path / "r.jsonl", cell) == whole
 
 
-@pytest.mark.parametrize("change", [{"chunk": 16}, {"top_k": 3}, {"max_new_tokens": 2}, {"dtype": "bf16"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"chunk": 16}, {"top_k": 3}, {"max_new_tokens": 2}, {"dtype": "bf16"}, {"terms": "tokens"}, {"selector": "bm25"}],
+)
 def test_answers_made_with_other_settings_are_not_taken(
     files: load.ModelFiles, tmp_path: Path, change: dict[str, Any]
 ) -> None:
