@@ -159,11 +159,13 @@ class Sampler:
             first, last = encoded.char_to_token(spans[0][0]), encoded.char_to_token(spans[0][1] - 1)
             if first is not None and last is not None and last < len(ids):
                 forced = set(range(first // size, last // size + 1))
+                if len(forced) > wanted:  # across more chunks than there is room for
+                    forced = set()
         # One chunk more than the pack can hold is cut, so that text follows the last one.
         usable = max(1, min(spread, len(chunks) - 1))
         if forced and max(forced) >= usable:
             usable = max(forced) + 1
-        wanted = min(max(wanted, len(forced)), usable)
+        wanted = min(wanted, usable)
         if wanted == usable or (not forced and rng.random() < 0.5):
             start = rng.randint(0, usable - wanted)
             picked = list(range(start, start + wanted))
