@@ -260,12 +260,10 @@ def _shares(rng: random.Random, count: int) -> list[int]:
 
 
 def hold_out(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split texts into those to train on and those to measure on: every tenth, or a tenth of each if they are few."""
+    """Split texts into those to train on and those to measure on: every tenth, or the ends of each if few."""
     if len(texts) >= 10:
         kept = [text for number, text in enumerate(texts) if number % 10 != 9]
         return kept, [text for number, text in enumerate(texts) if number % 10 == 9]
     cuts = [len(text) * 9 // 10 for text in texts]
-    return (
-        [text[:cut] for text, cut in zip(texts, cuts, strict=True)],
-        [text[cut:] for text, cut in zip(texts, cuts, strict=True)],
-    )
+    ends = [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
+    return [text[:cut] for text, cut in zip(texts, cuts, strict=True)], ["\n".join(ends)]

@@ -118,7 +118,7 @@ def test_a_tenth_is_held_out():
     texts = [str(n) for n in range(20)]
     kept, held = hold_out(texts)
     assert held == ["9", "19"] and len(kept) == 18
-    assert hold_out(["a" * 90 + "b" * 10]) == (["a" * 90], ["b" * 10])
+    assert hold_out(["a" * 90 + "b" * 10, "cccccccccd"]) == (["a" * 90, "ccccccccc"], ["b" * 10 + "\nd"])
 
 
 # loss
