@@ -1,0 +1,111 @@
+"""Measure an adapter on held-out text: LM tax and agreement on plain packs, copying of planted facts, before and after.
+
+    python dev/adapter_probe.py --split 12 --data TEXTS [--adapter DIR] [--mode chunk] [--chunks 4,12] [--n 40]
+
+For each number of chunks: `--texts` packs of plain text give LM tax and agreement over the pack's tokens; `--n` packs
+with planted facts in phrasings that training never sees give copying, which needs no decoding: a value is copied where
+it is the first choice at each of its tokens. Arms: replay (stock, j = 0), frozen (no adapter), adapted. Copying is
+paired: the last columns count facts that only replay and that only the adapted reader copies, with McNemar's exact p.
+Name data that the adapter was not trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+from comem_cli.model import load, lora
+from comem_cli.model.adapter import Interface, choose_adapter
+from comem_cli.model.device import pick
+from comem_cli.model.distill_corpus import read_corpus
+from comem_cli.model.distill_data import Recipe, Sample, Sampler
+from comem_cli.model.distill_held import Scores, compare, score
+from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_pack import PackMaker
+from comem_cli.model.distill_step import student_logits, teacher_logits
+from comem_cli.model.modes import make_mode
+from comem_cli.model.split import SplitModel
+
+
+def exactly(sampler: Sampler, chunks: int, size: int, kind: str, count: int, seed: int) -> list[tuple[int, Sample]]:
+    """Draw `count` samples of a kind whose packs hold `chunks` chunks, cut at `size` tokens."""
+    found: list[tuple[int, Sample]] = []
+    for number in range(10_000):
+        sample = sampler.sample(seed, number)
+        whole = all(len(stretch.chunks[0]) == size for stretch in sample.stretches)
+        if sample.kind == kind and whole and sum(len(stretch.picked) for stretch in sample.stretches) == chunks:
+            found.append((number, sample))
+        if len(found) == count:
+            return found
+    sys.exit(f"the texts are too short for {count} packs of {chunks} chunks")
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Return the two-sided exact p of McNemar's test."""
+    n, k = only_a + only_b, min(only_a, only_b)
+    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
+
+
+def main() -> None:
+    """Print one TSV line a number of chunks."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--split", type=int, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
+    parser.add_argument("--adapter")
+    parser.add_argument("--mode", default="chunk")
+    parser.add_argument("--overlap", type=int, default=0)
+    parser.add_argument("--chunk", type=int, default=512)
+    parser.add_argument("--chunks", default="4,12")
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--n", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    args = parser.parse_args()
+    files = load.resolve(args.model)
+    identity, tokenizer = load.identity(files), load.tokenizer(files)
+    mode_name = "overlap" if args.overlap and args.mode == "chunk" else args.mode
+    here = Interface.of(identity, split=args.split, chunk=args.chunk, mode=mode_name, overlap=args.overlap)
+    adapter = choose_adapter(args.adapter, "suffix", here)
+    model = load.load(files, *pick(args.device, args.dtype))
+    teacher, frozen = SplitModel(model, 0), SplitModel(model, args.split)
+    arms = {"replay": teacher, "frozen": frozen}
+    if adapter is not None:
+        arms["adapted"] = SplitModel(lora.adapted(model, adapter), args.split)
+    texts = [text.text for text in read_corpus(args.data)]
+    mode = make_mode(mode_name, args.overlap, identity.window)
+    print("chunks\tarm\ttokens\tlm_tax\tagreement\tcopied\tonly replay\tonly this\tp", flush=True)
+    for chunks in map(int, args.chunks.split(",")):
+        length = chunks * args.chunk + 256
+        options = DistillOptions(args.split, chunk=args.chunk, length=length, max_chunks=chunks)
+        maker = PackMaker(frozen, frozen, teacher, mode, options, identity.bos_id)
+        seen: dict[str, list[Scores]] = {arm: [] for arm in arms}
+        copied: dict[str, list[bool]] = {arm: [] for arm in arms}
+        for kind, count in (("continue", args.texts), ("fact", args.n)):
+            sampler = Sampler(texts, tokenizer, Recipe({kind: 1.0}, args.chunk, length, chunks, held=True))
+            for sample in exactly(sampler, chunks, args.chunk, kind, count, args.seed):
+                packs = maker.make([sample], all_positions=kind == "continue")
+                for arm, split in arms.items():
+                    read = teacher_logits if arm == "replay" else student_logits
+                    with torch.inference_mode():
+                        result = score(packs[0], read(split, packs))
+                    if kind == "continue":
+                        seen[arm].append(result)
+                    else:
+                        copied[arm].append(bool(result.copied))
+        for arm in arms:
+            plain = compare(seen[arm], seen["replay"])
+            pairs = list(zip(copied["replay"], copied[arm], strict=True))
+            lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
+            share = f"{sum(copied[arm])}/{len(pairs)}"
+            figures = f"{plain['positions']}\t{plain['lm_tax']:.4f}\t{plain['agreement']:.4f}"
+            print(f"{chunks}\t{arm}\t{figures}\t{share}\t{lost}\t{won}\t{mcnemar(lost, won):.3g}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
