@@ -30,6 +30,7 @@ def ingest(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     terms: Terms = None,
+    write_adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="LoRA that writes chunks.")] = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not build the BM25 index.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Allow removing more than half of a store.")] = False,
@@ -54,7 +55,7 @@ def ingest(
 
     require_sources(paths, target)
     files = options.resolve_model(model)
-    run = IngestRun(target, files, WriteOptions(split, chunk, overlap, device, dtype, yes, mode))
+    run = IngestRun(target, files, WriteOptions(split, chunk, overlap, device, dtype, yes, mode, write_adapter))
     if dry_run:
         show_plan(run.plan(paths))
         return

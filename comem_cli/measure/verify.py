@@ -28,6 +28,7 @@ from comem_cli.select.store_index import index_scheme, open_store_index
 from comem_cli.store.identify import require_model
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.rows import ChunkRow
+from comem_cli.store.write_adapter import writing_model
 from comem_cli.store.writer import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
@@ -192,10 +193,11 @@ class _Verification:
             raise FingerprintError(f"not written by this model: {error.message}") from error
         stored = self._reader.recorded.get(COMPUTE_DTYPE, "auto")
         model = self._load(stored if stored in DTYPES else "auto")
+        writes = writing_model(model, self._reader.fingerprint.write_adapter)
         checked = self._chunks if split else []
         window = self._identity.window
         differing = (
-            store_contracts.rewritten_differently(self._reader, SplitModel(model, split), window, checked)
+            store_contracts.rewritten_differently(self._reader, SplitModel(writes, split), window, checked)
             if checked
             else []
         )

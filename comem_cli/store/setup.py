@@ -6,18 +6,20 @@ of 512 tokens, mode chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comem_cli.errors import FingerprintError, NoStoreError, UsageError
 from comem_cli.model import load
+from comem_cli.model.adapter import Interface
 from comem_cli.model.modes import ChunkWriter, make_mode
 from comem_cli.model.shapes import TOKENS_PER_BATCH, shapes_from_json, shapes_to_json
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.identify import fingerprint_for
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.write_adapter import NONE, adapter_for_write, merged
 from comem_cli.store.writer import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class WriteOptions:
     dtype: str = "auto"
     yes: bool = False
     mode: str | None = None
+    write_adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class WriteSetup:
         self.fingerprint = fingerprint_for(
             self.identity, split=split, chunk=chunk, overlap=overlap, mode=name, shapes=shapes
         )
+        interface = Interface.of(self.identity, split=split, chunk=chunk, mode=name, overlap=overlap)
+        wrote = old.write_adapter if old else NONE
+        self.write_adapter = adapter_for_write(options.write_adapter, wrote, interface)
+        if self.write_adapter is not None:
+            self.fingerprint = replace(self.fingerprint, write_adapter=self.write_adapter.digest)
         if old is not None:
             self._require(old, rewrite)
 
@@ -93,7 +101,8 @@ class WriteSetup:
         """Make the writer of the mode for a loaded model."""
         from comem_cli.model.split import SplitModel
 
-        split = SplitModel(model, self.fingerprint.split)
+        writes = model if self.write_adapter is None else merged(model, self.write_adapter)
+        split = SplitModel(writes, self.fingerprint.split)
         return self.mode.writer(split, shapes_from_json(self.fingerprint.shapes))
 
     def pick(self) -> tuple[torch.device, torch.dtype]:
