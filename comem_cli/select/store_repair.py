@@ -8,23 +8,32 @@ from pathlib import Path
 from comem_cli.model.load import ModelFiles, tokenizer
 from comem_cli.select.check_index import check_store_index
 from comem_cli.select.store_index import built_terms, rebuild_index
-from comem_cli.select.terms import DEFAULT_TERMS, TOKENS, TermScheme, term_scheme
+from comem_cli.select.terms import DEFAULT_TERMS, term_scheme
+from comem_cli.store.identify import require_tokenizer
 from comem_cli.store.repair import Repair
+from comem_cli.store.writer import StoreWriter
 
 
 def store_repair(store: Path, resolve: Callable[[], ModelFiles], *, device: str, note: Callable[[str], None]) -> Repair:
-    """Make the repair of the store at `store`; note receives one line a step. Raises nothing; see `Repair.run`."""
+    """Make the repair of the store at `store`; note receives one line a step. See `Repair.run`.
+
+    The index is rebuilt over the terms that it had; where that is lost too, over the default ones.
+    """
+
+    def rebuild(writer: StoreWriter) -> int:
+        note("building the BM25 index ...")
+        name = built_terms(store) or DEFAULT_TERMS
+        if name != "folded":
+            return rebuild_index(writer, term_scheme(name, None))
+        files = resolve()
+        require_tokenizer(writer.fingerprint, files)
+        return rebuild_index(writer, term_scheme(name, tokenizer(files)))
+
     return Repair(
         store,
         resolve,
         check_index=check_store_index,
-        rebuild_index=lambda writer: rebuild_index(writer, _scheme(store, resolve)),
+        rebuild_index=rebuild,
         device=device,
         on_load=lambda name: note(f"loading {name} ..."),
     )
-
-
-def _scheme(store: Path, resolve: Callable[[], ModelFiles]) -> TermScheme:
-    """Return the terms of the index that stands there, else the default ones."""
-    name = built_terms(store) or DEFAULT_TERMS
-    return TOKENS if name == TOKENS.name else term_scheme(name, tokenizer(resolve()))

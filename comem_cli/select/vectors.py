@@ -109,11 +109,10 @@ def open_vectors(reader: StoreReader, device: str = "cpu") -> Vectors:
     files = find_encoder(meta["model"])
     if files.digest != meta["encoder"]:
         raise IndexStaleError(f"the vectors of {reader.path} were made by another version of {meta['model']}", again)
-    shape, sizes = (meta["rows"], meta["width"]), (meta["rows"] * meta["width"] * 4, meta["rows"] * 8)
-    for name, size, digest in zip((ROWS, OWNERS), sizes, meta["sha256"], strict=True):
-        file = path / name
-        if not file.is_file() or file.stat().st_size != size or _sha256(file) != digest:
-            raise IndexStaleError(f"{file} is damaged", again)
+    flaw = vectors_flaw(path, sums=True)
+    if flaw:
+        raise IndexStaleError(f"{path}: {flaw}", again)
+    shape = (meta["rows"], meta["width"])
     rows = np.memmap(path / ROWS, dtype="<f4", mode="r", shape=shape) if meta["rows"] else np.zeros(shape, "<f4")
     return Vectors(rows, np.fromfile(path / OWNERS, dtype="<i8"), SentenceEncoder(files, device))
 
@@ -121,6 +120,19 @@ def open_vectors(reader: StoreReader, device: str = "cpu") -> Vectors:
 def vectors_path(reader: StoreReader) -> Path:
     """Return the folder of the matching vectors; raises IndexStaleError (15). Loads nothing."""
     return _matching(reader)[0]
+
+
+def vectors_flaw(path: Path, *, sums: bool) -> str | None:
+    """Say what is damaged about the vectors at `path`, None where nothing is; `sums` reads every byte."""
+    meta = _meta(path)
+    if meta is None:
+        return f"{META} is damaged"
+    sizes = (meta["rows"] * meta["width"] * 4, meta["rows"] * 8)
+    for name, size, digest in zip((ROWS, OWNERS), sizes, meta["sha256"], strict=True):
+        file = path / name
+        if not file.is_file() or file.stat().st_size != size or (sums and _sha256(file) != digest):
+            return f"{name} is damaged"
+    return None
 
 
 def vectors_content(path: Path) -> str | None:

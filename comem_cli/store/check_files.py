@@ -173,37 +173,37 @@ def _shards_in(document: bytes | None, capacity: int) -> int | None:
 
 
 def check_strangers(reader: StoreReader, live: set[int]) -> Iterator[Finding]:
-    """Name what the catalogue does not account for: leftovers that the next writer removes, and other files."""
+    """Name what the catalogue does not account for: leftovers that the next writer removes, and other files.
+
+    What lies in the index's folder is looked at by the index's own check.
+    """
     for path in _entries(reader.path):
         if path.name in _OURS:
             continue
-        yield _leftover(path.name, "leftover-file") if path.name.endswith(TMP_SUFFIX) else _stranger(path.name)
+        yield leftover(path.name, "leftover-file") if path.name.endswith(TMP_SUFFIX) else stranger(path.name)
     array = reader.path / format.ARRAY_NAME
     for path in _entries(array):
         name = f"{format.ARRAY_NAME}/{path.name}"
         if path.name not in (format.METADATA_NAME, "c"):
-            yield _leftover(name, "leftover-file") if name.endswith(TMP_SUFFIX) else _stranger(name)
+            yield leftover(name, "leftover-file") if name.endswith(TMP_SUFFIX) else stranger(name)
     names = {str(number) for number in live}
     for path in _entries(array / "c"):
         name = f"{format.ARRAY_NAME}/c/{path.name}"
         if path.name in names:
-            yield from (_stranger(f"{name}/{inner.name}") for inner in _entries(path) if inner.name != "0")
+            yield from (stranger(f"{name}/{inner.name}") for inner in _entries(path) if inner.name != "0")
         else:
-            yield _leftover(name, "leftover-shard") if path.is_dir() else _stranger(name)
-    index = reader.index()[0]
-    for path in _entries(reader.path / INDEX_DIR):
-        name = f"{INDEX_DIR}/{path.name}"
-        if path.name != index:
-            yield _leftover(name, "leftover-index") if path.is_dir() else _stranger(name)
+            yield leftover(name, "leftover-shard") if path.is_dir() else stranger(name)
 
 
 def _entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _leftover(name: str, code: str) -> Finding:
+def leftover(name: str, code: str) -> Finding:
+    """Note what the next writer removes."""
     return Finding(code, name, "left by a writer that was stopped, or kept for a reader")
 
 
-def _stranger(name: str) -> Finding:
+def stranger(name: str) -> Finding:
+    """Note a file that comem did not put there."""
     return Finding("stranger", name, "not a file of the store")

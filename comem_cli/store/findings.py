@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-REPAIR, INDEX, INGEST, WRITE_AGAIN, NOTHING = "repair", "index", "ingest", "write again", "nothing"
+REPAIR, INDEX, VECTORS, INGEST, WRITE_AGAIN, NOTHING = "repair", "index", "vectors", "ingest", "write again", "nothing"
 
 CODES = {  # code: (is damage, what mends it)
     "catalogue-unreadable": (True, WRITE_AGAIN),
@@ -31,6 +31,7 @@ CODES = {  # code: (is damage, what mends it)
     "zarr-metadata": (True, REPAIR),
     "index-missing": (True, INDEX),
     "index-damaged": (True, INDEX),
+    "vectors-damaged": (True, VECTORS),
     "index-none": (False, INDEX),
     "index-stale": (False, INDEX),
     "zarr-shape": (False, NOTHING),
@@ -74,6 +75,7 @@ class Finding:
         return {
             REPAIR: f"comem check {name} --repair",
             INDEX: f"comem index {name}",
+            VECTORS: f"comem index {name} --dense MODEL",
             WRITE_AGAIN: f"restore {name} from a copy, or write another one: comem ingest PATH --store DIR",
             NOTHING: _MEANT.get(self.code, "the next writer removes it"),
         }[way]

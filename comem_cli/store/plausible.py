@@ -147,7 +147,10 @@ def _fingerprint_flaw(values: Mapping[str, Any]) -> str | None:
 
 def _shapes_flaw(text: str) -> str | None:
     try:
-        shapes = [(int(batch), int(length)) for batch, length in json.loads(text)]
+        pairs = json.loads(text)
+        if not isinstance(pairs, list):
+            raise TypeError
+        shapes = [(int(batch), int(length)) for batch, length in pairs]
     except (TypeError, ValueError, OverflowError, RecursionError):
         return "shapes of the fingerprint are no list of pairs"
     fits = all(batch > 0 < length and batch * length <= MAX_BATCH_TOKENS for batch, length in shapes)
