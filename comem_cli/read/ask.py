@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from comem_cli.errors import ComemError, UsageError
+from comem_cli.errors import ComemError, IndexStaleError, UsageError
 from comem_cli.model import load
 from comem_cli.model.adapter import Interface, choose_adapter
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Extent, Source, room_for_pack
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from comem_cli.read.session import Answer, Session
 
 SCHEMA = 1
+OPENINGS = 3  # of a store whose index is replaced between opening the catalogue and opening the index
+REPLACED_SECONDS = 0.05
 LEAST_TEMPERATURE = 1e-3  # below it, and above its inverse, the softmax of fp32 logits over- or underflows
 BOUNDARY = "selected-pack read"  # what `read` times: [j:L) over the pack, up to the first logits
 RESERVED = ("line", "answer", "sources", "error", "exit_code")  # fields of an answer line that a question cannot set
@@ -142,6 +145,17 @@ class Asker:
         self._options = options
         self._note, self._warn = note, warn
         self._session: Session | None = None
+        for left in reversed(range(OPENINGS)):
+            try:
+                self._open = self._opened(store, resolve)
+                return
+            except IndexStaleError:
+                if not left or not self._reader.index()[1]:
+                    raise
+                time.sleep(REPLACED_SECONDS)  # a writer replaced the index of this snapshot just now
+
+    def _opened(self, store: Path, resolve: Callable[[], load.ModelFiles]) -> ExitStack:
+        options = self._options
         with ExitStack() as stack:
             self._reader = stack.enter_context(StoreReader(store))
             self._files = resolve()
@@ -154,7 +168,7 @@ class Asker:
             self._tokenizer = load.tokenizer(self._files)
             finder = EvidenceFinder(self._reader, self._tokenizer, self._selector(), options.extent())
             self._finder = stack.enter_context(finder)
-            self._open = stack.pop_all()
+            return stack.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from comem_cli.store import durable
 
 LOCK_NAME = "writer.lock"
 _MAX_HOLDER = 200  # bytes of "PID COMMAND" kept in the lock file
+_TRIES, _TRY_SECONDS = 20, 0.005
 
 
 class WriterLock:
@@ -37,21 +39,46 @@ class WriterLock:
         except OSError as error:
             durable.raise_os_error(error, store, 4096)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(store)
             command = holder or shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()} {command}".encode(errors="surrogateescape")[:_MAX_HOLDER], 0)
-        except BlockingIOError as error:
-            found = os.pread(self._fd, _MAX_HOLDER, 0).decode(errors="replace")
-            os.close(self._fd)
-            raise _locked(store, found) from error
         except OSError as error:
             os.close(self._fd)
             durable.raise_os_error(error, store, 4096)
+        except LockedError:
+            os.close(self._fd)
+            raise
+
+    def _take(self, store: Path) -> None:
+        """Take the lock, or say who has it: a writer signs a moment after it took it, and one that ends gives it up."""
+        found = ""
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                found = os.pread(self._fd, _MAX_HOLDER, 0).decode(errors="replace")
+                pid = found.partition(" ")[0]
+                if pid.isdigit() and _alive(int(pid)):
+                    break
+                time.sleep(_TRY_SECONDS)
+        raise _locked(store, found)
 
     def release(self) -> None:
-        """Free the lock; the file stays, since removing it would race with the next writer."""
+        """Free the lock; the file stays, empty, since removing it would race with the next writer."""
+        os.ftruncate(self._fd, 0)
         os.close(self._fd)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass  # another user's; or no pid at all, which no waiting mends
+    return True
 
 
 @contextmanager

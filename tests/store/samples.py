@@ -74,24 +74,29 @@ def ledger(kind: str = "chunk-write") -> LedgerRow:
 
 def contents(path: Path) -> dict[tuple[str, str], list[tuple[str, bytes, bytes]]]:
     """Read everything back: (root, path) -> [(key, ids, residual)]."""
-    found: dict[tuple[str, str], list[tuple[str, bytes, bytes]]] = {}
     with StoreReader(path) as reader:
-        order = reader.chunk_ids_in_order()
-        rows = dict(zip(order, reader.chunks(order), strict=True))
-        places = reader.places(order)
-        for document in reader.documents():
-            here = [
-                (place.number, chunk_id)
-                for chunk_id, some in places.items()
-                for place in some
-                if place.document_id == document.id
-            ]
-            chunks = []
-            for _, chunk_id in sorted(here):
-                out = bytearray(rows[chunk_id].n_tokens * reader.width * 2)
-                reader.fetch([chunk_id], memoryview(out))
-                chunks.append((rows[chunk_id].key, rows[chunk_id].ids, bytes(out)))
-            found[reader.roots()[document.root_id], document.name] = chunks
+        return all_of(reader)
+
+
+def all_of(reader: StoreReader) -> dict[tuple[str, str], list[tuple[str, bytes, bytes]]]:
+    """Read everything of one snapshot."""
+    found: dict[tuple[str, str], list[tuple[str, bytes, bytes]]] = {}
+    order = reader.chunk_ids_in_order()
+    rows = dict(zip(order, reader.chunks(order), strict=True))
+    places = reader.places(order)
+    for document in reader.documents():
+        here = [
+            (place.number, chunk_id)
+            for chunk_id, some in places.items()
+            for place in some
+            if place.document_id == document.id
+        ]
+        chunks = []
+        for _, chunk_id in sorted(here):
+            out = bytearray(rows[chunk_id].n_tokens * reader.width * 2)
+            reader.fetch([chunk_id], memoryview(out))
+            chunks.append((rows[chunk_id].key, rows[chunk_id].ids, bytes(out)))
+        found[reader.roots()[document.root_id], document.name] = chunks
     return found
 
 

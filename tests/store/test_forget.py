@@ -175,10 +175,13 @@ def test_rows_that_a_live_chunk_shares_are_no_trace(tmp_path):
 
 def test_the_lock_file_does_not_keep_the_command_line(base, monkeypatch):
     monkeypatch.setattr("sys.argv", ["comem", "ingest", f"{ROOT}/{SECRET}"])
-    StoreWriter.open(base).close()
-    assert SECRET in (base / "writer.lock").read_text()
+    with StoreWriter.open(base):
+        assert SECRET in (base / "writer.lock").read_text()
+    (base / "writer.lock").write_text(f"1 comem ingest {SECRET}")  # what a killed writer leaves
     assert forget(base, SECRET).done
-    assert (base / "writer.lock").read_text() == f"{os.getpid()} comem forget"
+    assert SECRET not in (base / "writer.lock").read_text()
+    with StoreWriter.open(base, "comem forget"):
+        assert (base / "writer.lock").read_text() == f"{os.getpid()} comem forget"
 
 
 def test_text_of_the_source_is_looked_for_where_the_source_still_is(tmp_path):
