@@ -1,0 +1,59 @@
+"""`comem recall`, `--terms`, `--explain` and `--selector` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.commands.cli import FAST, QUESTION, World, state
+
+STORE = "stores/docs"
+
+
+def test_recall_prints_a_row_a_selector_terms_and_k_and_changes_nothing(copied: World) -> None:
+    lines = [{"question": "harbour ledger", "answers": ["harbour"]}, {"question": "x", "answers": ["gate"]}]
+    (copied.folder / "cases.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    before = state(copied.folder / STORE)
+    done = copied.run(
+        "recall", STORE, "cases.jsonl", "--k", "1,4", "--selector", "bm25", "--selector", "oracle", "--json"
+    )
+    assert done.code == 0, done.err
+    assert done.json["cases"] == 2
+    rows = {(row["selector"], row["terms"], row["k"]): row for row in done.json["rows"]}
+    assert set(rows) == {
+        (*which, k) for which in (("bm25", "folded"), ("bm25", "tokens"), ("oracle", "-")) for k in (1, 4)
+    }
+    assert rows["oracle", "-", 1]["recall"] == 1.0
+    assert rows["bm25", "folded", 1]["recall"] == 0.5
+    assert state(copied.folder / STORE) == before
+    copied.run("recall", STORE, "none.jsonl").failed(2, "none.jsonl")
+    copied.run("recall", STORE, "cases.jsonl", "--k", "0").failed(2, "--k")
+
+
+def test_other_terms_than_the_indexs_are_stale_until_it_is_built_again(copied: World) -> None:
+    asked = ["ask", STORE, QUESTION, "--terms", "tokens", *FAST]
+    copied.run(*asked).failed(15, "over folded, not over tokens", f"comem index {STORE} --terms tokens")
+    assert copied.run("index", STORE, "--terms", "tokens", "--json").json["terms"] == "tokens"
+    assert copied.run(*asked).code == 0
+    assert copied.run("index", STORE, "--json").json["terms"] == "tokens"  # as it was
+    copied.run("index", STORE, "--terms", "stems").failed(2, "stems")
+
+
+def test_an_answer_is_explained_to_people_and_programs(written: World) -> None:
+    done = written.run("ask", STORE, QUESTION, "--explain", *FAST)
+    assert done.code == 0, done.err
+    assert "Selected by bm25-iterative over folded terms" in done.out
+    assert "Not selected" in done.out and "the 2 chunks of --top-k were full" in done.out
+    told = written.run("ask", STORE, QUESTION, "--explain", "--json", *FAST).json
+    assert [entry["path"] for entry in told["selection"]["selected"]] == [source["path"] for source in told["sources"]]
+    assert told["selection"]["not_selected"][0]["reason"] == "the 2 chunks of --top-k were full"
+
+
+def test_selectors_by_name(written: World) -> None:
+    last = written.run("ask", STORE, QUESTION, "--selector", "recency", "--json", *FAST).json["sources"]
+    assert {source["path"] for source in last} == {"d005.md"}
+    seen = written.run("ask", STORE, QUESTION, "--selector", "attention", "--json", *FAST).json["sources"]
+    assert len(seen) == 2 and 0 < seen[1]["score"] <= seen[0]["score"] < 1
+    written.run("ask", STORE, QUESTION, "--selector", "dense", *FAST).failed(
+        15, "no vectors", f"comem index {STORE} --dense"
+    )
+    written.run("ask", STORE, QUESTION, "--selector", "nearest", *FAST).failed(2, "nearest", "bm25-iterative")
