@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,16 +58,13 @@ def distill(
     `comem ask --adapter DIR` uses it with stores of this model, split, chunk and mode. Run the same command again to go
     on after an interruption. With several GPUs: accelerate launch -m comem_cli distill ...
     """
+    given: dict[str, Any] = dict(locals())  # every option is a field of the same name
     out.configure(json=json, quiet=quiet)
     files = options.resolve_model(model)
     from comem_cli.model.distill import Distillation
     from comem_cli.model.distill_options import DistillOptions
 
-    schedule = (eval_every, eval_packs, checkpoint_every, device, dtype)
-    loss = (top_k, pack_loss, pack_positions, answer_weight, mix)
-    optimiser = (lr, rank, alpha, warmup, weight_decay, clip, seed)
-    data = (steps, batch, micro, length, max_chunks)
-    chosen = DistillOptions(split, kind, mode, overlap, chunk, *data, *optimiser, *loss, *schedule)
+    chosen = DistillOptions(**{field.name: given[field.name] for field in fields(DistillOptions)})
     run = Distillation(corpus, files, target, chosen)
     if run.done:
         out.note(f"{target} is done; pass another --out to train again")

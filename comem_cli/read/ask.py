@@ -272,8 +272,9 @@ class Asker:
     def _interface(self) -> Interface:
         """Say what an adapter must have been trained for."""
         stored = self._reader.fingerprint
-        settings = {"split": stored.split, "chunk": stored.chunk, "mode": stored.mode, "overlap": stored.overlap}
-        return Interface(self._identity.weights, self._identity.config, **settings)
+        return Interface.of(
+            self._identity, split=stored.split, chunk=stored.chunk, mode=stored.mode, overlap=stored.overlap
+        )
 
     def _facts(self) -> dict[str, Any]:
         reader = self._reader
