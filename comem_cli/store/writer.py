@@ -55,9 +55,7 @@ class StoreWriter:
         self._clear_buffer()
 
     @classmethod
-    def create_or_open(
-        cls, path: Path, fingerprint: Fingerprint, width: int, recorded: Mapping[str, str]
-    ) -> Self:
+    def create_or_open(cls, path: Path, fingerprint: Fingerprint, width: int, recorded: Mapping[str, str]) -> Self:
         """Take the lock of the store at `path`, creating it where there is none, and sweep what a killed writer left.
 
         `width` is d, the values of a residual row. `recorded` are facts of this machine (at least "compute_dtype");

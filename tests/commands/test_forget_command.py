@@ -84,6 +84,7 @@ def test_twenty_canaries_leave_no_byte(world: World) -> None:
             assert short not in raw
     assert {key: rows for key, (_, rows) in kept.items()}.items() <= residuals(store).items()
     assert world.run("ask", "stores/docs", QUESTION, "--json", *FAST).code == 0
+    assert world.run("check", "stores/docs", "--read-data").code == 0
     assert not (store / "forget.pending").exists()
 
 
@@ -129,6 +130,7 @@ def test_while_somebody_reads_the_store_it_says_that_bytes_are_left_and_later_fi
         assert done.code == 3 and "comem forget stores/docs" in done.err
         assert len(done_lines) == 1 and "traces" in done_lines[0] and " 0 traces" not in done_lines[0]
         assert any(document.name == "secret/canary-05.md" for document in reader.documents())
+        assert world.run("check", "stores/docs").code == 0
     done = world.run("forget", "stores/docs")
     assert done.code == 0 and done.out.endswith(": 0 traces\n") and "1 documents forgotten" in done.out
     assert b"canary-05.md" not in b"".join(everything(store).values())

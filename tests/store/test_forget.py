@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from killed_forget import GONE, KEPT, ROOT, SECRET, SECRETS, SHARED, forget, killed, traces, write_store
 from samples import CHUNK, contents, expected, open_store, put, sample
 from test_faults import passages
+from test_reader import _unshared, needs_mount
 from test_reclaim import check_exact_bytes
 
 from comem_cli.errors import ComemError, CorruptStoreError, NoSpaceError, UsageError
@@ -401,3 +403,42 @@ def test_an_intent_that_cannot_be_read_is_named(base):
     (base / pending.PENDING_NAME).write_bytes(b'{"root": 1}\n')
     with pytest.raises(CorruptStoreError, match="cannot be read"):
         forget(base, SECRET)
+
+
+FULL = """import errno, os, pathlib, shutil, sys
+from killed_forget import KEPT, ROOT, SECRET, forget, traces, write_store
+from samples import contents, expected
+from comem_cli.errors import NoSpaceError
+after = {(ROOT, name): expected(chunks) for name, chunks in KEPT.items()}
+write_store(pathlib.Path("/tmp/forget-full"))
+refused = done = 0
+for kib in range(0, 1400, 100):
+    path = pathlib.Path("/mnt/s")
+    shutil.copytree("/tmp/forget-full", path)
+    free = os.statvfs("/mnt").f_bavail * os.statvfs("/mnt").f_frsize
+    with open("/mnt/reserve", "wb") as file:
+        file.write(bytes(free - kib * 1024))
+    before = contents(path)
+    try:
+        forget(path, SECRET)
+        done += 1
+    except NoSpaceError as error:
+        assert error.exit_code == 14 and "bytes needed" in error.message, error.message
+        refused += 1
+    assert contents(path) in (before, after), kib
+    os.unlink("/mnt/reserve")
+    if contents(path) != after or traces(path):
+        assert forget(path, SECRET).done
+    assert contents(path) == after and not traces(path), kib
+    shutil.rmtree(path)
+print(refused, done)"""
+
+
+@needs_mount
+def test_on_a_disk_that_is_full_for_real_it_is_done_or_refused_with_numbers_and_the_store_is_whole(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    script = """mount -t tmpfs none /tmp; mount -t tmpfs -o size=8m none /mnt; "$1" -c "$2" """
+    ran = _unshared(script, sys.executable, FULL)
+    assert ran.returncode == 0, ran.stderr
+    refused, done = map(int, ran.stdout.split())
+    assert refused > 5 and done >= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from killed_forget import KEPT, ROOT, SECRET, SECRETS, finish_ingest, killed, write_store
-from samples import WIDTH, contents, expected, open_store, put, sample
+from samples import RECORDED, WIDTH, contents, expected, fingerprint, open_store, put, sample
 from test_faults import check_exact_layout, passages
 
 from comem_cli.errors import CorruptStoreError
@@ -167,3 +167,14 @@ def test_a_chunk_that_cannot_be_read_is_named_and_nothing_is_lost(base):
     with pytest.raises(CorruptStoreError, match="does not match its checksum"):
         compact_all(base)
     assert (base / "residuals/c/0/0").read_bytes() == shard
+
+
+def test_a_thousand_short_files_take_at_most_a_quarter_more_than_their_rows(tmp_path):
+    width, n_tokens, files = 64, 200, 1000
+    with StoreWriter.create_or_open(tmp_path / "s", fingerprint(chunk=512), width, RECORDED) as writer:
+        for number in range(files):
+            put(writer, f"{number}.txt", [sample(number, n_tokens, width)])
+        writer.commit()
+        writer.drop_unplaced()
+    check_exact_bytes(tmp_path / "s")
+    assert files * n_tokens * width * 2 < sum(on_disk(tmp_path / "s").values()) <= 1.25 * files * n_tokens * width * 2
