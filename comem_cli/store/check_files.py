@@ -20,6 +20,7 @@ from comem_cli.store.durable import TMP_SUFFIX
 from comem_cli.store.fetch import ShardFiles
 from comem_cli.store.findings import Finding
 from comem_cli.store.lock import LOCK_NAME
+from comem_cli.store.pending import PENDING_NAME
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.rows import ChunkRow, ShardRow
 
@@ -178,9 +179,10 @@ def check_strangers(reader: StoreReader, live: set[int]) -> Iterator[Finding]:
     What lies in the index's folder is looked at by the index's own check.
     """
     for path in _entries(reader.path):
-        if path.name in _OURS:
-            continue
-        yield leftover(path.name, "leftover-file") if path.name.endswith(TMP_SUFFIX) else stranger(path.name)
+        if path.name == PENDING_NAME:
+            yield Finding("forget-pending", path.name, "a forget is not finished: what it forgets may still be here")
+        elif path.name not in _OURS:
+            yield leftover(path.name, "leftover-file") if path.name.endswith(TMP_SUFFIX) else stranger(path.name)
     array = reader.path / format.ARRAY_NAME
     for path in _entries(array):
         name = f"{format.ARRAY_NAME}/{path.name}"

@@ -10,7 +10,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-REPAIR, INDEX, VECTORS, INGEST, WRITE_AGAIN, NOTHING = "repair", "index", "vectors", "ingest", "write again", "nothing"
+REPAIR, INDEX, VECTORS, INGEST = "repair", "index", "vectors", "ingest"
+FORGET, WRITE_AGAIN, NOTHING = "forget", "write again", "nothing"
 
 CODES = {  # code: (is damage, what mends it)
     "catalogue-unreadable": (True, WRITE_AGAIN),
@@ -39,6 +40,7 @@ CODES = {  # code: (is damage, what mends it)
     "leftover-shard": (False, NOTHING),
     "leftover-index": (False, NOTHING),
     "leftover-chunks": (False, NOTHING),
+    "forget-pending": (False, FORGET),
     "stranger": (False, NOTHING),
 }
 _MEANT = {
@@ -75,6 +77,7 @@ class Finding:
         return {
             REPAIR: f"comem check {name} --repair",
             INDEX: f"comem index {name}",
+            FORGET: f"comem forget {name}",
             VECTORS: f"comem index {name} --dense MODEL",
             WRITE_AGAIN: f"restore {name} from a copy, or write another one: comem ingest PATH --store DIR",
             NOTHING: _MEANT.get(self.code, "the next writer removes it"),

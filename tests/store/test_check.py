@@ -168,7 +168,15 @@ def test_lost_rows_are_found(store):
 
 
 def test_leftovers_of_a_killed_writer_and_strange_files_are_notes(store):
-    for name in ("zarr.json.tmp", "residuals/c/7/0", "residuals/c/8/0.tmp", "index/.x.building/f", "NOTES", "index/n"):
+    for name in (
+        "zarr.json.tmp",
+        "residuals/c/7/0",
+        "residuals/c/8/0.tmp",
+        "index/.x.building/f",
+        "NOTES",
+        "index/n",
+        "forget.pending",
+    ):
         (store / name).parent.mkdir(exist_ok=True)
         (store / name).touch()
     with open_store(store.with_name("other")) as writer:
@@ -183,9 +191,10 @@ def test_leftovers_of_a_killed_writer_and_strange_files_are_notes(store):
         ("leftover-index", "index/.x.building"),
         ("stranger", "NOTES"),
         ("stranger", "index/n"),
+        ("forget-pending", "forget.pending"),
     }
     open_store(store).close()
-    assert {finding.code for finding in check(store).findings} == {"leftover-index", "stranger"}
+    assert {finding.code for finding in check(store).findings} == {"leftover-index", "stranger", "forget-pending"}
 
 
 def test_chunks_of_an_interrupted_ingest_are_a_note(store):
