@@ -5,6 +5,7 @@
     comem:j=12,overlap=32         after the 32 tokens before a chunk
     comem:j=6,mode=document       after the document so far
     comem:j=12,adapter=DIR        read through an adapter
+    comem:j=12,write_adapter=DIR  chunks written through an adapter of layers [0:j)
     replay:adapter=DIR            replay with an adapter on
 
 An arm's spec is its name in records and tables.
@@ -29,6 +30,7 @@ class Arm:
     mode: str = "chunk"
     overlap: int = 0
     adapter: Path | None = None
+    write_adapter: Path | None = None
 
     @property
     def spec(self) -> str:
@@ -38,6 +40,8 @@ class Arm:
             parts.append(f"overlap={self.overlap}" if self.overlap else f"mode={self.mode}")
         if self.adapter is not None:
             parts.append(f"adapter={self.adapter}")
+        if self.write_adapter is not None:
+            parts.append(f"write_adapter={self.write_adapter}")
         head = "comem" if self.split else "replay"
         return f"{head}:{','.join(parts)}" if parts else head
 
@@ -59,6 +63,7 @@ def parse_arm(spec: str) -> Arm:
         return Arm(adapter=adapter)
     if head != "comem" or "j" not in given:
         raise UsageError(f"arm '{spec}' is neither replay nor comem with a split j", _EXAMPLE)
+    write_adapter = Path(given.pop("write_adapter")) if "write_adapter" in given else None
     split, overlap = _number(spec, given.pop("j")), _number(spec, given.pop("overlap", "0"))
     mode = given.pop("mode", "overlap" if overlap else "chunk")
     if given:
@@ -66,7 +71,7 @@ def parse_arm(spec: str) -> Arm:
     if split < 1:
         raise UsageError(f"arm '{spec}': a split below 1 is replay", _EXAMPLE)
     make_mode(mode, overlap, window=1)
-    return Arm(split, mode, overlap, adapter)
+    return Arm(split, mode, overlap, adapter, write_adapter)
 
 
 def parse_arms(specs: list[str]) -> tuple[Arm, ...]:

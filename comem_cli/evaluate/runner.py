@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from comem_cli.errors import NoEvidenceError, UsageError
+from comem_cli.evaluate.arm_adapters import Forks, adapters_of
 from comem_cli.evaluate.arms import REPLAY, Arm
 from comem_cli.evaluate.records import Record, RecordFile
 from comem_cli.evaluate.score import scorer
@@ -78,7 +79,11 @@ class Runner:
         records: RecordFile,
         note: Callable[[str], None],
     ) -> None:
-        """Settle the settings; raises UsageError (2) for a value out of range, ModelError."""
+        """Settle the settings.
+
+        Raises: UsageError (2) for a value out of range and for what is no adapter, FingerprintError (12) for an adapter
+        of something else, ModelError.
+        """
         self.tokenizer = load.tokenizer(files)
         self.identity = load.identity(files)
         self._files, self._options, self._records, self._note = files, options, records, note
@@ -88,8 +93,9 @@ class Runner:
             if arm.split > self.identity.n_layers:
                 raise UsageError(f"arm '{arm.spec}': the model has {self.identity.n_layers} layers", "pass another j")
         self._picked = pick(options.device, options.dtype)
+        self._adapters = {arm: adapters_of(arm, self.identity, options.chunk) for arm in self._arms}
         self._identities = {arm: self._digest(arm) for arm in self._arms}
-        self._model: Any = None
+        self._forks: Forks | None = None
         self._readers: dict[Arm, ArmReader] = {}
         self._workspace: tuple[Example, Workspace] | None = None
 
@@ -212,11 +218,13 @@ class Runner:
         """Return the arm's reader; the model is loaded for the first, and all share it."""
         from comem_cli.evaluate.arm_reader import ArmReader
 
-        if self._model is None:
+        if self._forks is None:
             self._note(f"loading {self._files.name} ...")
-            self._model = load.load(self._files, *self._picked)
+            self._forks = Forks(load.load(self._files, *self._picked))
         if arm not in self._readers:
-            self._readers[arm] = ArmReader(arm, self._model, self.identity, self.tokenizer, self._options.chunk)
+            self._readers[arm] = ArmReader(
+                arm, self._forks, self.identity, self.tokenizer, self._options.chunk, self._adapters[arm]
+            )
         return self._readers[arm]
 
     def _digest(self, arm: Arm) -> str:
@@ -224,7 +232,8 @@ class Runner:
         model = [self.identity.weights, self.identity.config, self.identity.tokenizer, self.identity.bos_id]
         options = self._options
         rest = [arm.spec, *astuple(options.choice()), IDENTITIES[options.terms], options.chunk, options.max_new_tokens]
-        text = json.dumps([*model, *rest, str(self._picked[1]), self._picked[0].type])
+        adapters = self._adapters[arm].digests()
+        text = json.dumps([*model, *rest, str(self._picked[1]), self._picked[0].type, *adapters])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
