@@ -26,7 +26,7 @@ def ask(
     ],
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
     selector: Annotated[
         str, typer.Option(help="bm25-iterative, bm25, hybrid, dense, attention or recency.")
     ] = "bm25-iterative",

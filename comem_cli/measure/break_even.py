@@ -35,7 +35,7 @@ class BreakEvenOptions:
     samples: int = 2
     top_k: int = 12
     hop: int = 4
-    rounds: int = 3
+    rounds: int | None = None  # as many as top_k needs
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"

@@ -44,7 +44,7 @@ class AskOptions:
 
     top_k: int = 12
     hop: int = 4
-    rounds: int = 3
+    rounds: int | None = None  # as many as top_k needs
     arm: str = "comem"
     max_new_tokens: int = 64
     temperature: float = 0.0

@@ -52,17 +52,19 @@ class Bm25:
 class IterativeBm25:
     """Selects `hop` chunks a round: first for the question, then for the chunks that the last round added.
 
-    `top_k` caps the whole. It ends early when a round adds nothing.
+    `top_k` caps the whole; rounds: None takes as many as `top_k` needs. It ends early when a round adds nothing.
     """
 
     top_k: int = 12
     hop: int = 4
-    rounds: int = 3
+    rounds: int | None = None
     k1: float = K1
     b: float = B
 
     def __post_init__(self) -> None:
-        require_positive(top_k=self.top_k, hop=self.hop, rounds=self.rounds)
+        require_positive(top_k=self.top_k, hop=self.hop)
+        if self.rounds is not None:
+            require_positive(rounds=self.rounds)
         _require_weights(self.k1, self.b)
 
     def select(self, query: Query, candidates: Candidates) -> tuple[Selected, ...]:
@@ -73,7 +75,7 @@ class IterativeBm25:
         selected: list[Selected] = []
         taken: set[int] = set()
         hits: list[Hit] = []
-        for number in range(1, self.rounds + 1):
+        for number in range(1, (self.rounds or rounds_for(self.top_k, self.hop)) + 1):
             room = min(self.hop, self.top_k - len(selected))
             if not room:
                 break
@@ -86,6 +88,11 @@ class IterativeBm25:
         if not selected:
             raise no_evidence()
         return tuple(selected)
+
+
+def rounds_for(top_k: int, hop: int) -> int:
+    """Return how many rounds of `hop` chunks fill `top_k`: 3 for the paper's 12 and 4."""
+    return -(-top_k // max(hop, 1))
 
 
 def _terms_of(hits: Iterable[Hit], candidates: Candidates) -> set[str]:

@@ -23,12 +23,15 @@ WITH_VECTORS = ("dense", "hybrid")
 
 @dataclass(frozen=True)
 class SelectorChoice:
-    """Hold what the user chose; hop and rounds count for `bm25-iterative` only (the paper: 12, 4, 3)."""
+    """Hold what the user chose; hop and rounds count for `bm25-iterative` only.
+
+    rounds: None takes as many as top_k needs, 3 with the paper's 12 and 4.
+    """
 
     name: str = DEFAULT_SELECTOR
     top_k: int = 12
     hop: int = 4
-    rounds: int = 3
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         if self.name not in SELECTORS:
