@@ -60,10 +60,10 @@ def _run(writer: StoreWriter, paths: list[str], yes: bool, model: str | None) ->
     from comem_cli.select.terms import TOKENS, FoldedTerms
     from comem_cli.store.forget import Forget
 
-    indexes = IndexFolder(writer.path)
     scheme: TermScheme = TOKENS
     if writer.catalogue.meta()["index_name"]:
         scheme = scheme_of(writer.path, None, lambda: options.resolve_model(model))
+    indexes = IndexFolder(writer.path, scheme)
 
     def reindex() -> None:
         out.note("building the index of what is left ...")

@@ -97,12 +97,12 @@ def _write(run: IngestRun, paths: list[Path], terms: str | None, *, index: bool)
 
 
 def _index(run: IngestRun, writer: Any, terms: str | None) -> int | None:
-    """Build the index unless the one there matches; return its chunks."""
-    from comem_cli.select.store_index import built_terms, rebuild_index
+    """Bring the index in step unless the one there matches; return its chunks."""
+    from comem_cli.select.store_index import built_terms, refresh_index
 
     scheme = scheme_of(run.store, terms, lambda: run.files)
     same = writer.index_is_fresh and built_terms(run.store) == scheme.name
     if same or not any(True for _ in writer.documents()):
         return None
     out.note("building the BM25 index ...")
-    return rebuild_index(writer, scheme)
+    return refresh_index(writer, scheme)

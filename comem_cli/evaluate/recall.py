@@ -26,7 +26,8 @@ from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.evaluate.task import Document, Example
 from comem_cli.select.choose import SELECTORS, SelectorChoice
 from comem_cli.select.dense import VectorSearch
-from comem_cli.select.index import build_index, open_index
+from comem_cli.select.index import open_index
+from comem_cli.select.index_write import build_index
 from comem_cli.select.oracle import Oracle
 from comem_cli.select.selector import Candidates, Query, Selector, decode_ids
 from comem_cli.select.terms import TermScheme
@@ -190,7 +191,7 @@ def selector_for(
     if name != ORACLE:
         if name not in NAMES:
             raise UsageError(f"no recall of the selector '{name}'", f"pass --selector {', '.join(NAMES)}")
-        return SelectorChoice(name, most, hop, -(-most // hop)).build(vectors)
+        return SelectorChoice(name, most, hop).build(vectors)
     known: dict[str, set[int]] = {}
     for case in cases:
         known.setdefault(case.question, set()).update(*(need[0] for need in case.needs if need))

@@ -75,11 +75,12 @@ def recall_rows(
                 if name in LEXICAL or number == 0:
                     selector = selector_for(name, cases, max(ks), hop, vectors)
                     found = recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)
-                    rows += _rows(name, scheme_name if name in LEXICAL else "-", found, ks)
+                    rows += rows_of(name, scheme_name if name in LEXICAL else "-", found, ks)
     return rows
 
 
-def _rows(selector: str, terms: str, found: Sequence[Found], ks: Sequence[int]) -> list[RecallRow]:
+def rows_of(selector: str, terms: str, found: Sequence[Found], ks: Sequence[int]) -> list[RecallRow]:
+    """Return a row a k of what one selector found; each of `found` has a share for every k."""
     rows = []
     for place, k in enumerate(ks):
         shares = [one.shares[place] for one in found]

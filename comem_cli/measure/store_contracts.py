@@ -25,7 +25,8 @@ from comem_cli.read.evidence import Evidence
 from comem_cli.read.generate import Sampling
 from comem_cli.read.session import Session
 from comem_cli.select.bm25 import K1, B, IterativeBm25
-from comem_cli.select.index import Bm25Index, build_index, open_index
+from comem_cli.select.index import Bm25Index, open_index
+from comem_cli.select.index_write import build_index
 from comem_cli.select.selector import Candidates, Query, ScoredIndex, Selected, decode_ids
 from comem_cli.select.terms import TOKENS, TermScheme
 from comem_cli.store.fingerprint import chunk_key

@@ -14,6 +14,7 @@ from jnius import (
     JavaException,
     JavaField,
     JavaMethod,
+    JavaMultipleMethod,
     JavaStaticField,
     JavaStaticMethod,
     MetaJavaClass,
@@ -86,6 +87,7 @@ IndexWriter = _declare(
     DIRECTORY + CONFIG,
     addDocument=JavaMethod("(Ljava/lang/Iterable;)J"),
     forceMerge=JavaMethod("(I)V"),
+    tryDeleteDocument=JavaMethod(f"({READER}I)J"),
     close=JavaMethod("()V"),
     rollback=JavaMethod("()V"),
 )
@@ -101,7 +103,12 @@ CheckIndex = _declare(
 # Searching.
 DirectoryReader = _declare(
     LUCENE + "index/DirectoryReader",
-    open=JavaStaticMethod(f"({DIRECTORY}){_type('index/DirectoryReader')}"),
+    open=JavaMultipleMethod(
+        [
+            (f"({_type(name)}){_type('index/DirectoryReader')}", True, False)  # static, of fixed arguments
+            for name in ("store/Directory", "index/IndexWriter")
+        ]
+    ),
     numDocs=JavaMethod("()I"),
     docFreq=JavaMethod(f"({_type('index/Term')})I"),
     close=JavaMethod("()V"),

@@ -1,22 +1,23 @@
 """Build and open the BM25 index that belongs to one generation of a store.
 
-The index lies in `index/<content digest>`; the catalogue names the one that matches its live chunks. It is built aside
-and named in a commit of its own, so a crash leaves the old index named, or none. Which terms it counts is recorded in
-it: whoever opens it takes those, and an index that records none, or those of another version, is stale. Vectors of
-`select.vectors` lie beside it and go with the content that they were made from.
+The index lies in `index/<content digest>`; the catalogue names the one that matches its live chunks. It is built aside,
+anew or out of the one before, and named in a commit of its own, so a crash leaves the old index named, or none. Which
+terms it counts is recorded in it: whoever opens it takes those, and an index that records none, or those of another
+version, is stale. Vectors of `select.vectors` lie beside it and go with the content that they were made from.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.index import Bm25Index, build_index, check_index, open_index, recorded_terms
+from comem_cli.select.index import Bm25Index, check_index, open_index, recorded_terms
+from comem_cli.select.index_write import build_index, update_index
 from comem_cli.select.selector import decode_ids
-from comem_cli.select.terms import IDENTITIES, TOKENS, TermScheme, term_scheme
+from comem_cli.select.terms import IDENTITIES, TermScheme, term_scheme
 from comem_cli.select.vectors import VECTORS_PREFIX, build_vectors, vectors_content
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
     from comem_cli.select.encoder import SentenceEncoder
 
+READ_CHUNKS = 256  # rows in memory while an index is updated
 
-def rebuild_index(writer: StoreWriter, scheme: TermScheme = TOKENS) -> int:
-    """Build the index of the store's live chunks, name it in the catalogue, remove others; return its chunks.
+
+def rebuild_index(writer: StoreWriter, scheme: TermScheme) -> int:
+    """Build the index of the store's live chunks anew, name it in the catalogue, remove others; return its chunks.
 
     Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
     """
@@ -36,9 +39,34 @@ def rebuild_index(writer: StoreWriter, scheme: TermScheme = TOKENS) -> int:
     name = writer.content
     with StoreReader(writer.path) as reader:
         count = folder.build(name, ((chunk.id, chunk.ids) for chunk in reader.iter_chunks()))
-    writer.set_index(name, writer.content)
-    folder.keep_only(name)
+    _name(writer, folder)
     return count
+
+
+def refresh_index(writer: StoreWriter, scheme: TermScheme) -> int:
+    """Bring the index in step with the store's live chunks as `rebuild_index` does; return its chunks.
+
+    The index there is gives what it holds already, where it is sound and of this scheme.
+    """
+    folder = IndexFolder(writer.path, scheme)
+    with StoreReader(writer.path) as reader:
+        old, _ = reader.index()
+        count = None
+        try:
+            if old:
+                count = folder.update(writer.content, old, reader)
+        except IndexStaleError:
+            pass  # nothing to build on: a new one mends that
+    if count is None:
+        return rebuild_index(writer, scheme)
+    _name(writer, folder)
+    return count
+
+
+def _name(writer: StoreWriter, folder: IndexFolder) -> None:
+    """Name the index of the live chunks in a commit, then remove the others."""
+    writer.set_index(writer.content, writer.content)
+    folder.keep_only(writer.content)
 
 
 def rebuild_vectors(
@@ -64,7 +92,7 @@ def rebuild_vectors(
 class IndexFolder:
     """Hold the indexes of one store; the caller holds its writer lock."""
 
-    def __init__(self, store: Path, scheme: TermScheme = TOKENS) -> None:
+    def __init__(self, store: Path, scheme: TermScheme) -> None:
         self._path = store / INDEX_DIR
         self._scheme = scheme
 
@@ -74,6 +102,21 @@ class IndexFolder:
         Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
         """
         return build_index(self._path / name, chunks, self._scheme)
+
+    def update(self, name: str, old: str, reader: StoreReader) -> int:
+        """Build the index of a snapshot's live chunks aside, out of the one named `old`; return its chunks.
+
+        Raises: IndexStaleError (15) where that one is missing, damaged or of other terms; else as `build`.
+        """
+        path = self._path / old
+        if path.is_symlink():
+            raise IndexStaleError(f"{path} is a link", "comem index STORE")
+
+        def read(ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+            for start in range(0, len(ids), READ_CHUNKS):
+                yield from ((row.id, row.ids) for row in reader.chunks(ids[start : start + READ_CHUNKS]))
+
+        return update_index(self._path / name, path, dict.fromkeys(reader.chunk_ids_in_order()), read, self._scheme)
 
     def keep_only(self, name: str) -> None:
         """Remove every other index and vectors of other content; one that a reader has open stays readable to it."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from comem_cli.errors import IndexStaleError, from_os_error
 from comem_cli.select.encoder import SentenceEncoder, find_encoder
-from comem_cli.select.index import rename_over
+from comem_cli.select.index_write import rename_over
 from comem_cli.select.selector import Hit
 from comem_cli.store.durable import sync_dir, write_file
 from comem_cli.store.reader import INDEX_DIR, StoreReader

@@ -19,6 +19,7 @@ from pathlib import Path
 from comem_cli.model import load
 from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.select.store_index import IndexFolder
+from comem_cli.select.terms import DEFAULT_TERMS, term_scheme
 from comem_cli.store.rewrite_run import RewriteRun
 from comem_cli.store.setup import WriteOptions
 from tests.tiny_store import make_store
@@ -66,7 +67,8 @@ def run(folder: Path, asks: int = 200, readers: int = 4) -> Outcome:
 def _rewrite(path: Path, files: load.ModelFiles, options: dict[str, object]) -> None:
     ignored = dict.fromkeys(("on_event", "on_tokens"), lambda value: None)
     quiet = dict.fromkeys(("on_load", "on_index"), lambda: None)
-    RewriteRun(path, lambda: files, WriteOptions(device="cpu", **options)).run(IndexFolder(path), **ignored, **quiet)  # type: ignore[arg-type]
+    indexes = IndexFolder(path, term_scheme(DEFAULT_TERMS, load.tokenizer(files)))
+    RewriteRun(path, lambda: files, WriteOptions(device="cpu", **options)).run(indexes, **ignored, **quiet)  # type: ignore[arg-type]
 
 
 def _answer(path: Path, files: load.ModelFiles, question: str) -> tuple[int, str, object]:

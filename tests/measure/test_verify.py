@@ -100,7 +100,7 @@ def test_the_index_of_another_store_fails_selection_alone(written, tmp_path):
 
 
 def test_an_index_that_lacks_the_last_chunk_fails_selection(written, tmp_path):
-    from comem_cli.select.index import build_index
+    from comem_cli.select.index_write import build_index
 
     store = copy(written, tmp_path)
     with StoreReader(store.path) as reader:

@@ -7,8 +7,10 @@ import shutil
 import pytest
 
 from comem_cli.errors import UsageError
+from comem_cli.model import load
 from comem_cli.read.compare import Compared, Comparison, Question, read_questions, summarise
 from comem_cli.select.store_index import IndexFolder
+from comem_cli.select.terms import DEFAULT_TERMS, term_scheme
 from comem_cli.store.rewrite_run import RewriteRun
 from comem_cli.store.setup import WriteOptions
 from tests.commands.cli import state
@@ -44,7 +46,8 @@ def test_the_new_arm_answers_as_the_store_does_after_the_rewrite(tmp_path, store
     compared = answers(weigh(path, store, **options))
     assert state(path) == before
     hooks = {name: lambda *args: None for name in ("on_event", "on_tokens", "on_load", "on_index")}
-    weigh(path, store, **options).run(IndexFolder(path), **hooks)
+    scheme = term_scheme(DEFAULT_TERMS, load.tokenizer(store.files))
+    weigh(path, store, **options).run(IndexFolder(path, scheme), **hooks)
     after = answers(weigh(path, store, mode="chunk"))
     for one, other in zip(compared, after, strict=True):
         assert one.ids["new"] == other.ids["stored"]

@@ -10,6 +10,7 @@ from comem_cli.errors import IndexStaleError
 from comem_cli.read import ask
 from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import TOKENS
 from comem_cli.store.writer import StoreWriter
 from tests.tiny_store import TinyStore, make_store
 
@@ -34,7 +35,7 @@ def test_an_index_that_is_replaced_after_the_snapshot_began_is_no_error(store, m
                 before.append(writer.generation)
                 writer.remove_documents(row.id for row in writer.documents() if row.name == "doc1.txt")
                 writer.drop_unplaced()
-                rebuild_index(writer)
+                rebuild_index(writer, TOKENS)
         return real(fingerprint, identity)
 
     monkeypatch.setattr(ask, "require_model", replace_then)

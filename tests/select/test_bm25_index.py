@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from comem_cli.errors import CorruptStoreError, IndexStaleError, NoEvidenceError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
-from comem_cli.select.index import Bm25Index, build_index, check_index, open_index, recorded_terms
+from comem_cli.select.index import Bm25Index, check_index, open_index, recorded_terms
+from comem_cli.select.index_write import build_index
 from comem_cli.select.jvm import in_background
 from comem_cli.select.selector import Candidates, Query
 from comem_cli.select.terms import TOKENS, FoldedTerms

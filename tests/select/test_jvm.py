@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 USE = """
 from pathlib import Path
-from comem_cli.select.index import build_index, check_index, open_index
+from comem_cli.select.index import check_index, open_index
+from comem_cli.select.index_write import build_index
 from comem_cli.select.jvm import in_background, start_jvm
 def use(folder):
     build_index(Path(folder), [(7, b"\\x01\\0\\0\\0"), (8, b"\\x02\\0\\0\\0")])

@@ -37,8 +37,8 @@ def test_one_flipped_bit_in_any_file_of_the_index_is_stale(store):
 def test_a_stray_file_stops_no_rebuild(store):
     (store / INDEX_DIR / ".DS_Store").write_bytes(b"x")
     with StoreWriter.open(store) as writer:
-        assert rebuild_index(writer) > 0
-    IndexFolder(store).keep_only("none")
+        assert rebuild_index(writer, TOKENS) > 0
+    IndexFolder(store, TOKENS).keep_only("none")
     assert [path.name for path in (store / INDEX_DIR).iterdir()] == [".DS_Store"]
 
 
@@ -68,6 +68,6 @@ def test_an_index_of_an_older_comem_is_stale_and_a_rebuild_mends_it(store, recor
         assert caught.value.hint == f"comem index {store}"
     assert built_terms(store) is None
     with StoreWriter.open(store) as writer:
-        rebuild_index(writer)
+        rebuild_index(writer, TOKENS)
     with StoreReader(store) as reader:
         open_store_index(reader).close()

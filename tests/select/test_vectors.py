@@ -153,7 +153,7 @@ def test_vectors_stay_through_a_rebuild_of_the_index_and_go_with_their_content(s
     with StoreReader(store.path) as reader:
         assert vectors_path(reader).stat().st_mode & 0o777 == 0o700
         assert all(file.stat().st_mode & 0o777 == 0o600 for file in vectors_path(reader).iterdir())
-    IndexFolder(store.path).keep_only("other")
+    IndexFolder(store.path, TOKENS).keep_only("other")
     assert list((store.path / INDEX_DIR).iterdir()) == []
     with StoreReader(store.path) as reader, pytest.raises(IndexStaleError, match="no vectors"):
         vectors_path(reader)

@@ -15,6 +15,7 @@ from samples import ledger as cost
 
 from comem_cli.select.check_index import check_store_index
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import TOKENS
 from comem_cli.store.check import CheckOptions, Report, check_store
 from comem_cli.store.findings import CODES
 from comem_cli.store.lock import WriterLock
@@ -35,7 +36,7 @@ def whole(tmp_path_factory):
         put(writer, "again", [sample(1)])
         writer.commit()
         writer.drop_unplaced()
-        rebuild_index(writer)
+        rebuild_index(writer, TOKENS)
     return path
 
 
@@ -228,7 +229,7 @@ def test_a_writer_that_commits_meanwhile_is_no_damage(store):
             with open_store(store) as writer:
                 put(writer, "new", [sample(50)])
                 writer.commit()
-                rebuild_index(writer)
+                rebuild_index(writer, TOKENS)
         return check_store_index(reader, live, deep)
 
     assert check_store(store, FAST, index_is_replaced).findings == ()

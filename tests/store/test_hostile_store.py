@@ -18,6 +18,7 @@ from samples import ledger as cost
 from comem_cli.errors import ComemError, CorruptStoreError, NoStoreError
 from comem_cli.select.check_index import check_store_index
 from comem_cli.select.store_index import rebuild_index
+from comem_cli.select.terms import TOKENS
 from comem_cli.store.check import CheckOptions, check_store
 from comem_cli.store.mend import MendingWriter
 from comem_cli.store.reader import StoreReader
@@ -31,7 +32,7 @@ def store(tmp_path):
     with open_store(path) as writer:
         put(writer, "a", [sample(1), sample(2, 40)])
         writer.commit(cost())
-        rebuild_index(writer)
+        rebuild_index(writer, TOKENS)
     return path
 
 

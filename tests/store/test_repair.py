@@ -104,9 +104,10 @@ def test_after_the_repair_of_twenty_faults_every_chunk_is_what_it_was(copy, mode
 
 def with_index(store: TinyStore) -> None:
     from comem_cli.select.store_index import rebuild_index
+    from comem_cli.select.terms import TOKENS
 
     with StoreWriter.open(store.path) as writer:
-        rebuild_index(writer)
+        rebuild_index(writer, TOKENS)
 
 
 def _flip(low: int, high: int | None) -> Callable[[Path, random.Random], object]:
