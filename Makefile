@@ -8,8 +8,8 @@ COMEM := $(BIN)/comem
 demo: .venv/installed
 	$(COMEM) models pull
 	$(COMEM) ingest examples/handbook --store stores/handbook --split 6 --mode document
-	$(COMEM) ask stores/handbook --top-k 3 --max-new-tokens 32 --stop '##' \
-	  "What is the grid reference to give when calling mountain rescue?"
+	$(COMEM) ask stores/handbook --top-k 2 --max-new-tokens 32 --stop '##' \
+	  "At what oxygen level does the monitor in the basement corridor sound?"
 
 test: .venv/installed-test lint
 	$(BIN)/python -m pytest
