@@ -28,6 +28,7 @@ from comem_cli.commands import (
     overlap_write,
     recall,
     stats,
+    tune,
     verify,
 )
 from comem_cli.errors import ComemError, UsageError, from_os_error
@@ -134,6 +135,7 @@ app.command("overlap-write")(guarded(overlap_write.overlap_write))
 app.command("stats")(guarded(stats.stats))
 app.command("break-even")(guarded(break_even.break_even))
 app.command("distill")(guarded(distill.distill))
+app.command("tune")(guarded(tune.tune))
 app.command("recall")(guarded(recall.recall))
 app.command("forget")(guarded(forget.forget))
 app.command("verify")(guarded(verify.verify))

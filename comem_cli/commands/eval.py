@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from comem_cli.evaluate.records import Record
     from comem_cli.evaluate.runner import RunOptions
 
-_ARM = "replay, or comem:j=12 with mode=document, overlap=32 or adapter=DIR after a comma."
+_ARM = "replay, or comem:j=12 with mode=document, overlap=32, adapter=DIR or write_adapter=DIR after commas."
 
 
 def evaluate(
@@ -36,7 +36,7 @@ def evaluate(
     chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 512,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int, typer.Option(help="Rounds of selection.")] = 3,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
     selector: Annotated[str, typer.Option(help="bm25-iterative, bm25 or recency.")] = "bm25-iterative",
     terms: Annotated[str, typer.Option(help="folded words, or tokens as in the paper.")] = "folded",
     max_new_tokens: Annotated[int | None, typer.Option(help="Instead of what the benchmark says.")] = None,
@@ -56,10 +56,12 @@ def evaluate(
     out.configure(json=json, quiet=quiet)
     from comem_cli.commands import eval_view
     from comem_cli.evaluate.runner import RunOptions
+    from comem_cli.select.bm25 import rounds_for
 
     if list_tasks:
         eval_view.show_tasks()
         return
+    rounds = rounds_for(top_k, hop) if rounds is None else rounds
     chosen = RunOptions(chunk, top_k, hop, rounds, selector, terms, max_new_tokens, device, dtype).checked()
     eval_view.check_report(report)
     found = _run(tasks, arm or [], chosen, n, seed, data, to, model) if tasks else _read(to)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from comem_cli.evaluate.arm_adapters import NO_ADAPTERS, ArmAdapters, Forks
-from comem_cli.evaluate.arm_writer import ArmWriter
+from comem_cli.evaluate.arm_writer import KEPT_BYTES, ArmWriter
 from comem_cli.evaluate.arms import Arm
 from comem_cli.evaluate.workspace import Workspace
 from comem_cli.model.load import ModelIdentity
@@ -45,12 +45,13 @@ class ArmReader:
         tokenizer: tokenizers.Tokenizer,
         chunk: int,
         adapters: ArmAdapters = NO_ADAPTERS,
+        keep: int = KEPT_BYTES,
     ) -> None:
         """Build both halves; adapters: those that the arm names. Raises ModelError where their weights do not fit."""
         self.arm = arm
         self._tokenizer = tokenizer
         self.reader = Reader(SplitModel(forks.of(adapters.suffix), arm.split), identity.bos_id)
-        self.writer = ArmWriter(arm, forks, identity, chunk, adapters)
+        self.writer = ArmWriter(arm, forks, identity, chunk, adapters, keep)
 
     def reply(
         self,

@@ -27,9 +27,17 @@ KEPT_BYTES = 1 << 29  # residuals of one arm in memory
 
 
 class ArmWriter:
-    """Write packs for one arm of a loaded model; chunk: tokens."""
+    """Write packs for one arm of a loaded model; chunk: tokens, keep: bytes of residuals in memory."""
 
-    def __init__(self, arm: Arm, forks: Forks, identity: ModelIdentity, chunk: int, adapters: ArmAdapters) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        forks: Forks,
+        identity: ModelIdentity,
+        chunk: int,
+        adapters: ArmAdapters,
+        keep: int = KEPT_BYTES,
+    ) -> None:
         self._split = SplitModel(forks.of(adapters.write), arm.split)
         self._mode = make_mode(arm.mode, arm.overlap, identity.window)
         tokens = TOKENS_PER_BATCH[self._split.device.type]
@@ -43,7 +51,7 @@ class ArmWriter:
         self._key = partial(chunk_key, self.fingerprint.digest())
         self._writer = self._mode.writer(self._split, shapes)
         self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._size = 0
+        self._size, self._bound = 0, keep
 
     def rows(self, documents: Sequence[Sequence[bytes]]) -> torch.Tensor:
         """Return the rows (n, d) of a pack: embedded at j = 0, else written in the arm's mode and rounded to bf16.
@@ -73,5 +81,5 @@ class ArmWriter:
         """Drop the residuals that were not used for longest, those of the present pack last."""
         for key in wanted:
             self._kept.move_to_end(key)
-        while self._size > KEPT_BYTES and len(self._kept) > len(wanted):
+        while self._size > self._bound and len(self._kept) > len(wanted):
             self._size -= len(self._kept.popitem(last=False)[1])

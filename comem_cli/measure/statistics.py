@@ -6,6 +6,7 @@ drawn together, so that what slows both members of a pair down cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,17 @@ def paired_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.concatenate(parts), [tail, 1 - tail])
     return Interval(float(low), float(high))
+
+
+def paired_ratio(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> tuple[float, Interval]:
+    """Return median(first) / median(second) with its interval over resampled pairs, both taken from logarithms.
+
+    first, second: (n,), above 0, element i of both measured together. With an even n the median is the geometric mean
+    of the two middle values. Raises ValueError as `paired_interval` does.
+    """
+    logs = [np.log(np.asarray(values, dtype=np.float64)).tolist() for values in (first, second)]
+    found = paired_interval(*logs, seed=seed)
+    return math.exp(median(logs[0]) - median(logs[1])), Interval(math.exp(found.low), math.exp(found.high))
 
 
 def _differences(pairs: Any, chosen: Any) -> Any:

@@ -91,7 +91,7 @@ def test_other_chunks_kinds_and_models_are_refused(files: load.ModelFiles, suffi
         adapters_of(Arm(2, adapter=write), identity, CHUNK)
     with pytest.raises(FingerprintError, match="kind suffix, not write"):
         adapters_of(Arm(2, write_adapter=suffix), identity, CHUNK)
-    with pytest.raises(FingerprintError, match="weights .*, not other"):
+    with pytest.raises(FingerprintError, match=r"weights .*, not other"):
         adapters_of(Arm(adapter=suffix), replace(identity, weights="other"), CHUNK)
     with pytest.raises(UsageError, match="is no adapter"):
         adapters_of(Arm(2, adapter=Path("none")), identity, CHUNK)
