@@ -1,10 +1,11 @@
 """Measure an adapter on held-out text: LM tax and agreement on plain packs, copying of planted facts, before and after.
 
-    python dev/adapter_probe.py --split 12 --data TEXTS [--adapter DIR] [--mode chunk] [--chunks 4,12] [--n 40]
+    python dev/adapter_probe.py --split 12 --data TEXTS [--adapter DIR [--unmerged]] [--chunks 4,12] [--n 40]
 
 For each number of chunks: `--texts` packs of plain text give LM tax and agreement over the pack's tokens; `--n` packs
 with planted facts in phrasings that training never sees give copying, which needs no decoding: a value is copied where
-it is the first choice at each of its tokens. Arms: replay (stock, j = 0), frozen (no adapter), adapted. Copying is
+it is the first choice at each of its tokens. Arms: replay (stock, j = 0), frozen (no adapter), adapted (merged, as
+`ask` reads), unmerged (with --unmerged: the adapter in fp32 beside the weights, not rounded into them). Copying is
 paired: the last columns count facts that only replay and that only the adapted reader copies, with McNemar's exact p.
 Name data that the adapter was not trained on.
 """
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--split", type=int, required=True)
     parser.add_argument("--data", type=Path, nargs="+", required=True)
     parser.add_argument("--adapter")
+    parser.add_argument("--unmerged", action="store_true")
     parser.add_argument("--mode", default="chunk")
     parser.add_argument("--overlap", type=int, default=0)
     parser.add_argument("--chunk", type=int, default=512)
@@ -77,6 +79,8 @@ def main() -> None:
     arms = {"replay": teacher, "frozen": frozen}
     if adapter is not None:
         arms["adapted"] = SplitModel(lora.adapted(model, adapter), args.split)
+        if args.unmerged:
+            arms["unmerged"] = SplitModel(lora.adapted(model, adapter, merge=False), args.split)
     texts = [text.text for text in read_corpus(args.data)]
     mode = make_mode(mode_name, args.overlap, identity.window)
     print("chunks\tarm\ttokens\tlm_tax\tagreement\tcopied\tonly replay\tonly this\tp", flush=True)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import time
-from functools import partial
 from pathlib import Path
 
+from comem_cli.evaluate.tune_speed import write_once
 from comem_cli.model import load
 from comem_cli.model.device import pick
 from comem_cli.model.flops import lower_flops
 from comem_cli.model.modes import ChunkMode, DocumentMode, OverlapMode, WriteMode
 from comem_cli.model.split import SplitModel
-from comem_cli.store.fingerprint import chunk_key
 from comem_cli.store.reader import StoreReader
 
 LONGEST = 24  # chunks of a document
@@ -40,18 +38,6 @@ def sample_documents(store: Path, tokens: int) -> list[list[bytes]]:
     return drawn
 
 
-def write_once(split: SplitModel, mode: WriteMode, documents: list[list[bytes]]) -> tuple[float, float]:
-    """Write every document; return (wall s, CPU s)."""
-    writer = mode.writer(split, mode.shapes(512, 2048, routed=False))
-    key = partial(chunk_key, "00" * 16)
-    wall, cpu = time.perf_counter(), time.process_time()
-    for document in documents:
-        for pending in mode.pending(document, key):
-            list(writer.add(pending))
-    list(writer.flush())
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def main() -> None:
     """Print one TSV line a split and mode: wall, CPU and FLOP ratio to chunk mode."""
     parser = argparse.ArgumentParser()
@@ -62,14 +48,14 @@ def main() -> None:
     parser.add_argument("--model")
     args = parser.parse_args()
     files = load.resolve(args.model)
-    window, model = load.identity(files).window, load.load(files, *pick())
+    identity, model = load.identity(files), load.load(files, *pick())
     documents = sample_documents(args.store, args.tokens)
     lengths = [[len(chunk) // 4 for chunk in chunks] for chunks in documents]
     modes: dict[str, WriteMode] = {
         "chunk": ChunkMode(),
         "overlap 32": OverlapMode(32),
         "overlap 128": OverlapMode(128),
-        "document": DocumentMode(window),
+        "document": DocumentMode(identity.window),
     }
     print(f"# {len(documents)} documents, {sum(map(sum, lengths))} tokens, {sum(map(len, lengths))} chunks")
     for j in map(int, args.splits.split(",")):
@@ -78,7 +64,7 @@ def main() -> None:
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in modes}
         for _ in range(args.repeat):
             for name, mode in modes.items():
-                times[name].append(write_once(split, mode, documents))
+                times[name].append(write_once(split, mode, documents, 512, routed=identity.routed))
         for name in modes:
             wall, cpu = (
                 statistics.median(run[k] for run in times[name]) / statistics.median(run[k] for run in times["chunk"])
