@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comem_cli.measure import statistics
-from comem_cli.measure.statistics import median, paired_interval
+from comem_cli.measure.statistics import median, paired_interval, paired_ratio
 
 seconds = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False)
 
@@ -74,3 +74,16 @@ def test_drawing_in_parts_changes_nothing(monkeypatch):
     whole = paired_interval(first, second, resamples=1000)
     monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 35)
     assert paired_interval(first, second, resamples=1000) == whole
+
+
+def test_a_paired_ratio_is_that_of_the_medians_and_keeps_pairs_together():
+    first = [3.0, 1.0, 4.0, 1.5, 9.0]
+    value, interval = paired_ratio(first, [x / 2 for x in first])
+    assert (value, interval.low, interval.high) == pytest.approx((2.0, 2.0, 2.0))
+    second = [2.0, 2.5, 1.0, 3.0, 0.5]
+    value, interval = paired_ratio(first, second, seed=3)
+    assert value == pytest.approx(stdlib.median(first) / stdlib.median(second))
+    inverse, mirrored = paired_ratio(second, first, seed=3)
+    assert inverse == pytest.approx(1 / value)
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 / interval.high, 1 / interval.low))
+    assert interval.low <= value <= interval.high
