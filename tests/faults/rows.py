@@ -1,0 +1,21 @@
+"""All rows of the fault table, and what is imported once, before the forks."""
+
+from __future__ import annotations
+
+from tests.faults import jobs, row_kill, row_syscalls
+
+ROWS = (*row_kill.ROWS, *row_syscalls.ROWS)
+ROWS = tuple(sorted(ROWS, key=lambda row: row.number))
+
+
+def warm() -> None:
+    """Import what the jobs import, and put the stub in the place of the model. Java is started by forks that need it."""
+    import numpy  # noqa: F401
+    import torch
+    import transformers  # noqa: F401
+
+    import comem_cli.model.device
+    import comem_cli.store.fetch  # noqa: F401
+
+    torch.set_num_threads(1)
+    jobs.install()
