@@ -98,11 +98,13 @@ def _write(run: IngestRun, paths: list[Path], terms: str | None, *, index: bool)
 
 def _index(run: IngestRun, writer: Any, terms: str | None) -> int | None:
     """Bring the index in step unless the one there matches; return its chunks."""
-    from comem_cli.select.store_index import built_terms, refresh_index
+    from comem_cli.select.store_index import built_terms, drop_index, refresh_index
 
+    if next(writer.documents(), None) is None:
+        drop_index(writer)  # the terms of the last documents go with them
+        return None
     scheme = scheme_of(run.store, terms, lambda: run.files)
-    same = writer.index_is_fresh and built_terms(run.store) == scheme.name
-    if same or not any(True for _ in writer.documents()):
+    if writer.index_is_fresh and built_terms(run.store) == scheme.name:
         return None
     out.note("building the BM25 index ...")
     return refresh_index(writer, scheme)

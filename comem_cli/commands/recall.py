@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from comem_cli.output import out
 
 if TYPE_CHECKING:
     from comem_cli.evaluate.recall_run import RecallRow
+    from comem_cli.select.attention import Scorer
 
 
 def recall(
@@ -21,30 +23,42 @@ def recall(
     cases: Annotated[Path, typer.Argument(metavar="CASES.jsonl", help="Questions with their evidence or answers.")],
     selector: Annotated[
         list[str] | None,
-        typer.Option(help="bm25-iterative, bm25, hybrid, dense, recency or oracle; repeatable. Default: both BM25."),
+        typer.Option(
+            help="bm25-iterative, bm25, hybrid, dense, attention, recency or oracle; repeatable. Default: both BM25."
+        ),
     ] = None,
     terms: Annotated[list[str] | None, typer.Option(help="folded or tokens; repeatable. Default: both.")] = None,
     k: Annotated[str, typer.Option(help="Chunks that are looked at, with commas between.")] = "4,8,12,16,24",
     hop: Annotated[int, typer.Option(help="Chunks a round of bm25-iterative.")] = 4,
     model: options.Model = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Measure recall at k of selectors over a store.
 
     Each line of CASES.jsonl holds a question and either evidence, [{"path", "start", "end"}] in bytes of a file as
-    `ask --json` cites it, all of it needed; or answers, of which one chunk must hold one. No model is loaded; indexes
-    are built aside and the store is not changed.
+    `ask --json` cites it, all of it needed; or answers, of which one chunk must hold one. Indexes are built aside and
+    the store is not changed. Only attention loads the model, and reads all chunks that its window holds a question.
     """
     out.configure(json=json, quiet=quiet)
     ks = _sizes(k)
     out.note(f"opening {store} ...")
     from comem_cli.evaluate.recall import corpus_of_store, read_cases
     from comem_cli.evaluate.recall_run import recall_rows
+    from comem_cli.read.ask import Asker, AskOptions
     from comem_cli.select.vectors import open_vectors
     from comem_cli.store.reader import StoreReader
 
-    with StoreReader(store) as reader:
+    with ExitStack() as stack:
+        reader = stack.enter_context(StoreReader(store))
+
+        def attention() -> tuple[Scorer, int]:
+            asking = AskOptions(device=device, dtype=dtype).checked()
+            asker = Asker(store, lambda: options.resolve_model(model), asking, note=out.note, warn=out.warning)
+            return stack.enter_context(asker).attention
+
         tokenizer = tokenizer_of(reader.fingerprint, options.resolve_model(model))
         corpus = corpus_of_store(reader)
         found = read_cases(cases, corpus, tokenizer)
@@ -57,6 +71,7 @@ def recall(
             ks=ks,
             hop=hop,
             vectors=lambda: open_vectors(reader),
+            attention=attention,
         )
     if out.json:
         out.document({"store": str(store), "cases": len(found), "rows": [row.to_json() for row in rows]})

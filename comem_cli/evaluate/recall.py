@@ -24,6 +24,7 @@ from comem_cli.corpus.chunk import chunk
 from comem_cli.corpus.extract import Extracted
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.evaluate.task import Document, Example
+from comem_cli.select.attention import Scorer
 from comem_cli.select.choose import SELECTORS, SelectorChoice
 from comem_cli.select.dense import VectorSearch
 from comem_cli.select.index import open_index
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 ORACLE = "oracle"
-NAMES = (*(name for name in SELECTORS if name != "attention"), ORACLE)
+NAMES = (*SELECTORS, ORACLE)
 Need = tuple[frozenset[int], ...]  # alternatives, each a set of chunk ids
 _EXAMPLE = '{"question": "...", "evidence": [{"path": "...", "start": 0, "end": 9}]}, or "answers": ["..."]'
 
@@ -182,16 +183,23 @@ def candidates_of(corpus: Corpus, scheme: TermScheme) -> Iterator[Candidates]:
 
 
 def selector_for(
-    name: str, cases: Sequence[Case], most: int, hop: int, vectors: Callable[[], VectorSearch] | None = None
+    name: str,
+    cases: Sequence[Case],
+    most: int,
+    hop: int,
+    vectors: Callable[[], VectorSearch] | None = None,
+    attention: Callable[[], tuple[Scorer, int]] | None = None,
 ) -> Selector:
     """Build a selector of `NAMES` that lists `most` chunks; iterative rounds go on until it has them.
 
-    Raises: UsageError (2) for another name; what `vectors` raises.
+    attention: gives what scores chunks, and how many at once. Raises: UsageError (2) for another name, or one that
+    needs what is not given; what `vectors` and `attention` raise.
     """
     if name != ORACLE:
         if name not in NAMES:
             raise UsageError(f"no recall of the selector '{name}'", f"pass --selector {', '.join(NAMES)}")
-        return SelectorChoice(name, most, hop).build(vectors)
+        given = attention() if name == "attention" and attention else ()
+        return SelectorChoice(name, most, hop).build(vectors, *given)
     known: dict[str, set[int]] = {}
     for case in cases:
         known.setdefault(case.question, set()).update(*(need[0] for need in case.needs if need))

@@ -22,6 +22,7 @@ from comem_cli.evaluate.recall import (
     selector_for,
 )
 from comem_cli.measure.inference import Estimate, mean_interval
+from comem_cli.select.attention import Scorer
 from comem_cli.select.dense import VectorSearch
 from comem_cli.select.terms import term_scheme
 
@@ -57,10 +58,12 @@ def recall_rows(
     ks: Sequence[int],
     hop: int = 4,
     vectors: Callable[[], VectorSearch] | None = None,
+    attention: Callable[[], tuple[Scorer, int]] | None = None,
 ) -> list[RecallRow]:
-    """Measure every selector under every scheme; intervals over the cases.
+    """Measure every selector under every scheme; intervals over the cases. `vectors`, `attention`: see `selector_for`.
 
-    Raises: UsageError (2) for an unknown selector or scheme, or no k; what `vectors` raises.
+    Where attention cannot take all chunks at once, its candidates are BM25's over the first of `terms`.
+    Raises: UsageError (2) for an unknown selector or scheme, or no k; what `vectors` and `attention` raise.
     """
     if not ks:
         raise UsageError("no k to measure recall at", "pass --k 4,12")
@@ -73,7 +76,7 @@ def recall_rows(
         with candidates_of(corpus, scheme) as candidates:
             for name in dict.fromkeys(selectors):
                 if name in LEXICAL or number == 0:
-                    selector = selector_for(name, cases, max(ks), hop, vectors)
+                    selector = selector_for(name, cases, max(ks), hop, vectors, attention)
                     found = recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)
                     rows += rows_of(name, scheme_name if name in LEXICAL else "-", found, ks)
     return rows

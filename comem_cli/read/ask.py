@@ -17,6 +17,7 @@ from comem_cli.model.adapter import Interface, choose_adapter
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Extent, Source, room_for_pack
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, question_object, render
+from comem_cli.select.attention import Scorer
 from comem_cli.select.choose import DEFAULT_SELECTOR, WITH_VECTORS, SelectorChoice
 from comem_cli.select.selector import Selector
 from comem_cli.select.store_index import index_path
@@ -202,6 +203,12 @@ class Asker:
         """Return the session, loading the model the first time."""
         return self._session or self._load()
 
+    @property
+    def attention(self) -> tuple[Scorer, int]:
+        """Return what scores the store's chunks by the reader's attention, and how many of them its window holds."""
+        chunk = self._reader.fingerprint.chunk
+        return self._masses, max(1, self._identity.window * 7 // 8 // chunk)  # an eighth is left to the question
+
     def ask_line(self, line: str | bytes, number: int) -> dict[str, Any]:
         """Answer one JSON line; other fields are passed through, an error becomes fields of its own.
 
@@ -233,9 +240,7 @@ class Asker:
 
     def _selector(self) -> Selector:
         """Build the selector; that of attention loads the model when it is first used."""
-        chunk = self._reader.fingerprint.chunk
-        capacity = max(1, self._identity.window * 7 // 8 // chunk)  # an eighth is left to the question
-        return self._options.choice().build(lambda: open_vectors(self._reader), self._masses, capacity)
+        return self._options.choice().build(lambda: open_vectors(self._reader), *self.attention)
 
     def _masses(self, question: str, chunk_ids: Sequence[int]) -> Sequence[float]:
         """Score chunks by the attention of the loaded reader."""

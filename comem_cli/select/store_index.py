@@ -63,6 +63,16 @@ def refresh_index(writer: StoreWriter, scheme: TermScheme) -> int:
     return count
 
 
+def drop_index(writer: StoreWriter) -> None:
+    """Name no index and remove what is there, vectors too: what a store without documents has.
+
+    Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
+    """
+    if writer.catalogue.meta()["index_name"]:
+        writer.set_index("", "")
+    _keep_only(writer.path / INDEX_DIR, "")
+
+
 def _name(writer: StoreWriter, folder: IndexFolder) -> None:
     """Name the index of the live chunks in a commit, then remove the others."""
     writer.set_index(writer.content, writer.content)
@@ -120,12 +130,16 @@ class IndexFolder:
 
     def keep_only(self, name: str) -> None:
         """Remove every other index and vectors of other content; one that a reader has open stays readable to it."""
-        for other in self._path.glob("*"):
-            content = vectors_content(other) if other.name.startswith(VECTORS_PREFIX) else other.name
-            if content != name and other.is_symlink():
-                other.unlink()
-            elif content != name and other.is_dir():
-                shutil.rmtree(other)
+        _keep_only(self._path, name)
+
+
+def _keep_only(folder: Path, name: str) -> None:
+    for other in folder.glob("*"):
+        content = vectors_content(other) if other.name.startswith(VECTORS_PREFIX) else other.name
+        if content != name and other.is_symlink():
+            other.unlink()
+        elif content != name and other.is_dir():
+            shutil.rmtree(other)
 
 
 def open_store_index(reader: StoreReader) -> Bm25Index:

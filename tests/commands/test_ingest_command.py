@@ -93,6 +93,10 @@ def test_a_vanished_file_is_removed_and_most_of_a_store_only_with_yes(
     assert state(store) == before
     assert world.run("ingest", "docs", "--yes").code == 0
     assert [row[2] for row in rows(store)["document"]] == [b"new.md"]
+    (docs / "new.md").write_text("")  # nothing is left, and no index holds a term of it
+    assert world.run("ingest", "docs", "--yes").code == 0
+    assert not rows(store)["document"] and not list((store / "index").iterdir())
+    world.run("ask", STORE, "harbour").failed(15, "no BM25 index")
 
 
 def test_the_events_of_an_ingest_in_order(world: World) -> None:

@@ -25,6 +25,15 @@ def test_recall_prints_a_row_a_selector_terms_and_k_and_changes_nothing(copied: 
     assert rows["oracle", "-", 1]["recall"] == 1.0
     assert rows["bm25", "folded", 1]["recall"] == 0.5
     assert state(copied.folder / STORE) == before
+    seen = copied.run(
+        "recall", STORE, "cases.jsonl", "--k", "1,40", "--selector", "attention", "--json", "--dtype", "fp32"
+    )
+    assert [(row["selector"], row["terms"], row["k"]) for row in seen.json["rows"]] == [
+        ("attention", "-", 1),
+        ("attention", "-", 40),
+    ]
+    assert seen.json["rows"][1]["recall"] == 0.5  # the window holds fewer, and BM25 names none that has "x"
+    assert state(copied.folder / STORE) == before
     copied.run("recall", STORE, "none.jsonl").failed(2, "none.jsonl")
     copied.run("recall", STORE, "cases.jsonl", "--k", "0").failed(2, "--k")
 

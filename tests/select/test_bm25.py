@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.select.bm25 import Bm25, IterativeBm25
+from comem_cli.select.choose import SelectorChoice
 from comem_cli.select.selector import Candidates, Hit, Query, Selected
 from comem_cli.select.terms import TOKENS
 
@@ -56,6 +57,15 @@ def test_top_k_caps_the_last_round() -> None:
     chunks = {i: [1, i] for i in range(10, 30)}
     found = IterativeBm25(top_k=6, hop=4, rounds=3).select(ask([1]), candidates(chunks))
     assert [s.round for s in found] == [1] * 4 + [2] * 2
+
+
+@pytest.mark.parametrize(("top_k", "hop", "rounds"), [(12, 4, 3), (24, 4, 6), (13, 4, 4), (3, 4, 1), (5, 1, 5)])
+def test_rounds_follow_top_k_unless_they_are_given(top_k: int, hop: int, rounds: int) -> None:
+    chunks = {i: [1, i] for i in range(10, 60)}
+    found = SelectorChoice(top_k=top_k, hop=hop).build().select(ask([1]), candidates(chunks))
+    assert (len(found), found[-1].round) == (top_k, rounds)
+    given = SelectorChoice(top_k=top_k, hop=hop, rounds=1).build().select(ask([1]), candidates(chunks))
+    assert len(given) == min(hop, top_k)
 
 
 def test_ends_early_when_a_round_finds_nothing_new() -> None:

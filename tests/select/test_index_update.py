@@ -180,6 +180,23 @@ def edit(writer: StoreWriter) -> None:
     writer.drop_unplaced()
 
 
+def test_a_refresh_that_dies_before_it_is_named_is_done_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (old,) = (store / INDEX_DIR).iterdir()
+    with samples.open_store(store) as writer:
+        edit(writer)
+        (store / INDEX_DIR / f".{writer.content}.building").mkdir()
+        monkeypatch.setattr(StoreWriter, "set_index", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            refresh_index(writer, TOKENS)
+        assert sorted(path.name for path in (store / INDEX_DIR).iterdir()) == sorted([old.name, writer.content])
+    monkeypatch.undo()
+    with samples.open_store(store) as writer:
+        assert not writer.index_is_fresh
+        refresh_index(writer, TOKENS)
+        assert [path.name for path in (store / INDEX_DIR).iterdir()] == [writer.content]
+    assert ranking(store)
+
+
 def ranking(store: Path) -> list[tuple[int, float]]:
     with StoreReader(store) as reader, open_store_index(reader) as index:
         ids = samples.sample(1).ids + samples.sample(901).ids + samples.sample(20).ids
