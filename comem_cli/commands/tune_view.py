@@ -30,9 +30,10 @@ def show(found: Tuning, source: Sequence[Path], report: Path | None) -> None:
     """Print the measurements and the recommendation, after writing the report where one is asked for."""
     from comem_cli.evaluate.tune_choice import frontier, sentence
     from comem_cli.evaluate.tune_report import write_report
+    from comem_cli.evaluate.tune_source import is_store
     from comem_cli.evaluate.tune_tsv import tsv
 
-    corpus = shlex.join(map(str, source))
+    corpus = shlex.join(found.facts["roots"] if is_store(source[0]) else map(str, source))
     best = frontier(found.rows)
     advice = sentence(found.recommendation, found.budget, corpus)
     if report is not None:

@@ -75,7 +75,7 @@ class Tuner:
         plain = options.arms(self.identity)
         self.arms = options.with_adapters(plain, self.identity, self.chunk)
         self._documents = Documents(reader)
-        self._tokens = reader.counts().tokens
+        self._tokens, self._roots = reader.counts().tokens, sorted(reader.roots().values())
         furthest = FURTHEST if any(arm.mode == "document" for arm in plain) else None
         size = options.chunks
         drawn = draw_packs(self._documents, max(options.packs, options.needles), size, options.seed, furthest)
@@ -216,6 +216,7 @@ class Tuner:
             "layers": model.n_layers,
             "device": str(forks.stock.device),
             "dtype": str(forks.stock.dtype).removeprefix("torch."),
+            "roots": self._roots,
             "tokens": self._tokens,
             "chunk": self.chunk,
             "packs": len(self.packs),

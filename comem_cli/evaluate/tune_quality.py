@@ -59,13 +59,14 @@ class Seen:
             return None
         both = sum(a and b for a, b in zip(self.copied, replay.copied, strict=True))
         mine, by_replay = sum(self.copied), sum(replay.copied)
+        pairs = ([float(one) for one in some] for some in (self.copied, replay.copied))
         return Copying(
             n=len(self.copied),
             copied=mine,
             by_replay=by_replay,
             both=both,
             kept=proportion_interval(both, by_replay) if by_replay else None,
-            difference=paired_difference(*([float(one) for one in some] for some in (self.copied, replay.copied))),
+            difference=paired_difference(*pairs, seed=seed),
             p=mcnemar_exact(by_replay - both, mine - both),
         )
 

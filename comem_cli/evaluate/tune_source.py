@@ -19,6 +19,11 @@ from comem_cli.store.run import IngestRun
 from comem_cli.store.setup import CHUNK, WriteOptions
 
 
+def is_store(path: Path) -> bool:
+    """Tell whether a path is a store."""
+    return (path / CATALOGUE_NAME).is_file()
+
+
 @contextmanager
 def open_source(
     paths: Sequence[Path], files: ModelFiles, chunk: int | None, warn: Callable[[str], None]
@@ -28,7 +33,7 @@ def open_source(
     warn receives one line a file that cannot be read. Raises: UsageError (2) for another chunk than the store's, for
     stores among files and where there is no text, FingerprintError (12) for another tokenizer.
     """
-    stores = [path for path in paths if (path / CATALOGUE_NAME).is_file()]
+    stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
         raise UsageError(f"{stores[0]} is a store: it cannot be mixed with other paths", "name one store, or files")
     if stores:

@@ -29,6 +29,10 @@ def test_a_store_is_measured_and_not_changed(written: World, tmp_path: Path) -> 
     assert all(row["copying"] is None and row["lm_tax"]["n"] == 2 and row["in_budget"] for row in found["rows"])
     assert found["recommendation"]["verdict"] in ("store", "replay is cheaper")
     assert found["budget"]["questions"] == 1_000_000
+    docs = str(written.folder / "docs")  # what to ingest again, not the store
+    assert found["roots"] == [docs]
+    if found["recommendation"]["verdict"] == "store":
+        assert f"comem ingest {docs} --split" in found["recommendation"]["sentence"]
     assert "| j=2 chunk |" in (tmp_path / "r.md").read_text()
     assert state(store) == before
 
