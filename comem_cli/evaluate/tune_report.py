@@ -104,7 +104,7 @@ def q_star(found: Crossing) -> str:
 
 
 def svg(found: Tuning) -> str:
-    """Return three panels, an arm a line: LM tax, share of copies kept, Read speed-up; dashed: the budget."""
+    """Return a panel a figure, an arm a line: LM tax, share of copies kept, Read speed-up; dashed: the budget."""
     rows, budget = found.rows, found.budget
     title = f"Splits and modes of {found.facts['model']}, with 95 % intervals"
     left = MARGIN + max(text_width(row.name) for row in rows) + 2 * SIZE
@@ -116,6 +116,7 @@ def svg(found: Tuning) -> str:
         ("Share of replay's copies kept", lambda row: row.kept, "{:.0%}", 1 - budget.copy_loss),
         ("Read speed-up", lambda row: row.speedup, "{:.2f}", None),
     ]
+    panels = [panel for panel in panels if any(panel[1](row) is not None for row in rows)]
     for name, value, form, limit in panels:
         _panel(canvas, name, [(row, value(row)) for row in rows], form, limit)
     figures = max(text_width(estimate(value(row), form)) for _, value, form, _ in panels for row in rows)
