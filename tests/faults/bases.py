@@ -190,4 +190,24 @@ class Calls:
         return call
 
 
-MAKE: dict[str, Callable[[Prepared], None]] = {"jobs": _make_jobs}
+def _make_indexed(prepared: Prepared) -> None:
+    """Copy the base with an index of Lucene's, and one of other documents: `other`."""
+
+    def work() -> tuple[object, object]:
+        from comem_cli.select.store_index import rebuild_index
+        from comem_cli.select.terms import DEFAULT_TERMS, term_scheme
+        from comem_cli.store.writer import StoreWriter
+        from tests.faults.row_damage import searches
+
+        store = Path(shutil.copytree(prepared.folder / "before", prepared.folder / "indexed"))
+        shutil.rmtree(store / "index")
+        with StoreWriter.open(store) as writer:
+            rebuild_index(writer, term_scheme(DEFAULT_TERMS, load.tokenizer(place(prepared).files)))
+        other = sources.write(prepared.folder / "others", {f"o{n}.txt": sources.text(f"o{n}", 90) for n in range(9)})
+        jobs.ingest(prepared.folder / "other", jobs.Place(other, prepared.folder / "model"))
+        return jobs.read_state(store), searches(store)
+
+    prepared.kept["indexed"], prepared.kept["searches"] = in_child(work)
+
+
+MAKE: dict[str, Callable[[Prepared], None]] = {"jobs": _make_jobs, "indexed": _make_indexed}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.faults import jobs, row_kill, row_syscalls
+from tests.faults import jobs, row_damage, row_kill, row_syscalls
 
-ROWS = (*row_kill.ROWS, *row_syscalls.ROWS)
+ROWS = (*row_kill.ROWS, *row_syscalls.ROWS, *row_damage.ROWS)
 ROWS = tuple(sorted(ROWS, key=lambda row: row.number))
 
 
