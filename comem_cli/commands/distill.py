@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from comem_cli.commands import options
+from comem_cli.commands.distill_view import measured
 from comem_cli.output import out
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ def distill(
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 1000,
     batch: Annotated[int, typer.Option(help="Samples a step.")] = 8,
     micro: Annotated[int, typer.Option(help="Samples a forward; more only helps on a GPU.")] = 1,
-    length: Annotated[int, typer.Option(help="Longest sample, in tokens.")] = 2048,
+    length: Annotated[int, typer.Option(help="Longest pack with one query part, in tokens.")] = 2048,
     max_chunks: Annotated[int, typer.Option(help="Most chunks a pack.")] = 12,
+    parts: Annotated[int, typer.Option(help="Most query parts that one reading of a pack is asked for.")] = 6,
+    grow: Annotated[int, typer.Option(help="Short packs first: samples over which packs grow to --length.")] = 0,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-4,
     rank: Annotated[int, typer.Option(help="Rank of the LoRA weights.")] = 32,
     alpha: Annotated[int, typer.Option(help="Scale of the LoRA weights: alpha / rank.")] = 64,
@@ -36,14 +39,18 @@ def distill(
     clip: Annotated[float, typer.Option(help="Largest norm of a step's gradient.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the samples.")] = 0,
     top_k: Annotated[int, typer.Option(help="KL over the teacher's K best tokens; 0: all.")] = 0,
-    pack_loss: Annotated[float, typer.Option(help="Weight of the pack's tokens beside the query's.")] = 1.0,
+    pack_loss: Annotated[float, typer.Option(help="Weight of the pack's tokens beside the query parts'.")] = 1.0,
     pack_positions: Annotated[int, typer.Option(help="Pack tokens a sample that are learned from.")] = 256,
-    answer_weight: Annotated[float, typer.Option(help="Weight of an answer's tokens among the query's.")] = 4.0,
+    answer_weight: Annotated[float, typer.Option(help="Weight of an answer's tokens among its part's.")] = 4.0,
+    gold: Annotated[
+        float, typer.Option(help="Share of the true tokens' loss in copied answers; 0: teacher alone.")
+    ] = 0.3,
     mix: Annotated[
-        str, typer.Option(help="Weights of the kinds of sample.")
-    ] = "continue=2,recite=1,fact=4,sentence=1,question=1",
+        str, typer.Option(help="Weights of the kinds of query part.")
+    ] = "continue=2,recite=1,fact=4,sentence=1,question=1,chain=1",
+    held_out: Annotated[list[Path] | None, typer.Option(help="Documents to measure on, never to train on.")] = None,
     eval_every: Annotated[int, typer.Option(help="Measure on held-out packs every N steps.")] = 100,
-    eval_packs: Annotated[int, typer.Option(help="Held-out packs to measure on.")] = 8,
+    eval_packs: Annotated[int, typer.Option(help="Held-out packs of 4 chunks to measure on, and of 12.")] = 6,
     checkpoint_every: Annotated[int, typer.Option(help="Keep the state every N steps.")] = 50,
     model: options.Model = None,
     device: options.Device = "auto",
@@ -54,18 +61,18 @@ def distill(
     """Train an adapter by self-distillation on your own texts.
 
     The teacher is the model itself, reading the same packs through all layers; the student reads written residuals.
-    A tenth of the corpus is held out and measured on. DIR becomes a standard peft adapter with a record beside it, and
-    `comem ask --adapter DIR` uses it with stores of this model, split, chunk and mode. Run the same command again to go
-    on after an interruption. With several GPUs: accelerate launch -m comem_cli distill ...
+    A tenth of the corpus, or --held-out, is measured on and not learned from. DIR becomes a standard peft adapter with
+    a record beside it, and `comem ask --adapter DIR` uses it with stores of this model, split, chunk and mode. Run the
+    same command again to go on after an interruption. With several GPUs: accelerate launch -m comem_cli distill ...
     """
-    given: dict[str, Any] = dict(locals())  # every option is a field of the same name
+    given: dict[str, Any] = dict(locals())  # most options are fields of the same name
     out.configure(json=json, quiet=quiet)
     files = options.resolve_model(model)
     from comem_cli.model.distill import Distillation
     from comem_cli.model.distill_options import DistillOptions
 
     chosen = DistillOptions(**{field.name: given[field.name] for field in fields(DistillOptions)})
-    run = Distillation(corpus, files, target, chosen)
+    run = Distillation(corpus, files, target, chosen, held_out or ())
     if run.done:
         out.note(f"{target} is done; pass another --out to train again")
         return
@@ -87,24 +94,17 @@ def _train(run: Distillation, name: str) -> None:
             elif event["event"] == "step":
                 bar.describe(f"loss {event['loss']:.3f}")
             else:
-                out.note(_measured(event))
+                out.note(measured(event))
 
         def on_step(done: int) -> None:
             bar.update(done - shown["step"])
             shown["step"] = done
 
         record = run.run(on_event, on_step, on_load=lambda: out.note(f"loading {name} ..."))
-    if not record:  # another process of several
-        return
+    if not record:
+        return  # another process of several
     if out.json:
         out.event({"event": "done", "adapter": str(run.folder.out), "metrics": record["metrics"]})
     else:
-        out.text(f"wrote {run.folder.out}: before, {_measured(record['metrics']['before'])}")
-        out.text(f"after, {_measured(record['metrics']['after'])}")
-
-
-def _measured(found: dict[str, Any]) -> str:
-    text = f"step {found['step']}: LM tax {found['lm_tax']:.3f}, agreement {found['agreement']:.1%}"
-    if "facts" in found:
-        text += f", copied {found['copied']:.0%} of {found['facts']} facts (replay {found['copied_by_teacher']:.0%})"
-    return text
+        out.text(f"wrote {run.folder.out}: before, {measured(record['metrics']['before'])}")
+        out.text(f"after, {measured(record['metrics']['after'])}")

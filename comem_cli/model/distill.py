@@ -21,29 +21,38 @@ import torch
 from comem_cli.model import distill_corpus, load, lora
 from comem_cli.model.adapter import RECORD, Interface, record_of
 from comem_cli.model.device import pick
-from comem_cli.model.distill_checkpoint import Checkpoint, RunFolder, write_whole
-from comem_cli.model.distill_data import Sampler, hold_out
+from comem_cli.model.distill_checkpoint import RunFolder, write_whole
+from comem_cli.model.distill_data import Sampler
 from comem_cli.model.distill_held import HeldOut
 from comem_cli.model.distill_lesson import Lesson
 from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_state import restore, snapshot
 from comem_cli.model.ranks import Ranks
 
 LIBRARIES = ("torch", "transformers", "peft", "tokenizers", "safetensors")
+_FIGURES = ("loss", "kl_pack", "kl_query", "kl_copied", "error")
 OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Distillation:
     """Hold one run. Opening reads the corpus and checks the options; `run` loads the model and trains."""
 
-    def __init__(self, sources: Sequence[Path], files: load.ModelFiles, out: Path, options: DistillOptions) -> None:
-        """Raise UsageError (2) for a value out of range or a corpus without text."""
+    def __init__(
+        self,
+        sources: Sequence[Path],
+        files: load.ModelFiles,
+        out: Path,
+        options: DistillOptions,
+        held_out: Sequence[Path] = (),
+    ) -> None:
+        """Raise UsageError (2) for a value out of range or a corpus without text; held_out: what not to train on."""
         self.identity = load.identity(files)
         self.options = options.checked(self.identity)
         self.folder = RunFolder(out)
         self._files = files
         self._tokenizer = load.tokenizer(files)
-        self._texts = distill_corpus.read_corpus(sources)
-        train, held = hold_out([text.text for text in self._texts])
+        self._corpus = distill_corpus.read_split(sources, held_out)
+        train, held = self._corpus.texts()
         self._sampler = Sampler(train, self._tokenizer, self.options.recipe())
         self._held = Sampler(held, self._tokenizer, self.options.recipe(held=True))
 
@@ -83,7 +92,7 @@ class Distillation:
         weights = [parameter for _, parameter in lesson.parameters]
         optimiser = torch.optim.AdamW(weights, lr=options.lr, weight_decay=options.weight_decay, foreach=False)
         start, history = self._resume(lesson, optimiser)
-        held = HeldOut(lesson, self._held, options.eval_packs)
+        held = HeldOut(lesson, self._held, options.recipe(held=True), options.eval_packs)
         on_step(start)
         if start == 0 and not history:
             history.append({"step": 0, **held.measure()})
@@ -96,7 +105,7 @@ class Distillation:
                 history.append({"step": done, **held.measure()})
                 on_event({"event": "held-out", **history[-1]})
             if ranks.first and (done % options.checkpoint_every == 0 or done == options.steps):
-                self.folder.save(_checkpoint(done, lesson, optimiser, history))
+                self.folder.save(snapshot(done, lesson.parameters, optimiser, history))
         if not ranks.first:
             ranks.wait()
             return {}
@@ -112,20 +121,21 @@ class Distillation:
             group["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
         numbers = [step * options.batch + at for at in ranks.share(options.batch)]
-        sums: dict[str, float] = {"loss": 0.0, "kl_pack": 0.0, "kl_query": 0.0, "error": 0.0}
+        sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in _FIGURES}
         for at in range(0, len(numbers), options.micro):
             part = [(number, self._sampler.sample(options.seed, number)) for number in numbers[at : at + options.micro]]
-            loss, parts = lesson.loss(part)
+            loss, figures = lesson.loss(part)
             (loss / options.batch).backward()  # type: ignore[no-untyped-call]
-            for name, value in {"loss": float(loss.detach()), **parts}.items():
-                sums[name] += value
+            for name, (value, count) in {"loss": (float(loss.detach()), len(part)), **figures}.items():
+                sums[name][0] += value
+                sums[name][1] += count
         weights = [parameter for _, parameter in lesson.parameters]
         ranks.sum_gradients(weights)
         norm = float(torch.nn.utils.clip_grad_norm_(weights, options.clip))
         optimiser.step()
-        means = [value / options.batch for value in ranks.sum_numbers(list(sums.values()))]
+        added = ranks.sum_numbers([number for pair in sums.values() for number in pair])
+        facts = {name: value / count for name, value, count in zip(sums, added[::2], added[1::2], strict=True) if count}
         seconds = time.perf_counter() - began
-        facts = {name: mean for name, mean in zip(sums, means, strict=True) if mean or name == "loss"}
         return {"step": step + 1, **facts, "lr": rate, "grad_norm": norm, "seconds": round(seconds, 3)}
 
     def _resume(self, lesson: Lesson, optimiser: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
@@ -133,17 +143,17 @@ class Distillation:
         found = self.folder.latest()
         if found is None:
             return 0, []
-        with torch.no_grad():
-            for name, parameter in lesson.parameters:
-                parameter.copy_(found.tensors[name])
-                moments = {kind: found.tensors[f"{name}.{kind}"].to(parameter.device) for kind in _MOMENTS}
-                optimiser.state[parameter] = {"step": torch.tensor(float(found.step)), **moments}
+        restore(found, lesson.parameters, optimiser)
         return found.step, list(found.facts["history"])
 
     def _run(self) -> dict[str, Any]:
         """Say which run this is: every option, the model, the corpus."""
         model = {"weights": self.identity.weights, "config": self.identity.config, "tokenizer": self.identity.tokenizer}
-        return {**self.options.to_dict(), **model, "corpus": distill_corpus.digest(self._texts)}
+        return {**self.options.to_dict(), **model, **self._digests()}
+
+    def _digests(self) -> dict[str, str]:
+        found = {"corpus": self._corpus.train, "held_out": self._corpus.held}
+        return {name: distill_corpus.digest(texts) for name, texts in found.items()}
 
     def _finish(self, lesson: Lesson, history: list[dict[str, Any]], ranks: Ranks, dtype: str) -> dict[str, Any]:
         """Write the adapter; its record comes last, so that a directory with a record is whole."""
@@ -161,9 +171,9 @@ class Distillation:
             steps=options.steps,
             seed=options.seed,
             options=options.to_dict(),
-            data=distill_corpus.facts(self._texts, self._tokenizer),
-            corpus=distill_corpus.digest(self._texts),
-            held_out="every tenth document" if len(self._texts) >= 10 else "the last tenth of each document",
+            data=distill_corpus.facts(self._corpus.train, self._tokenizer),
+            corpus=self._digests()["corpus"],
+            held_out={"how": self._corpus.how, "documents": distill_corpus.facts(self._corpus.held, self._tokenizer)},
             metrics={"before": history[0], "after": history[-1]},
             history=history,
             computed={"device": ranks.device.type, "dtype": dtype, "processes": ranks.size},
@@ -179,17 +189,3 @@ def schedule(step: int, warmup: int, steps: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def _checkpoint(
-    step: int, lesson: Lesson, optimiser: torch.optim.Optimizer, history: list[dict[str, Any]]
-) -> Checkpoint:
-    tensors: dict[str, torch.Tensor] = {}
-    for name, parameter in lesson.parameters:
-        tensors[name] = parameter.detach().cpu().contiguous()
-        for kind in _MOMENTS:
-            tensors[f"{name}.{kind}"] = optimiser.state[parameter][kind].cpu().contiguous()
-    return Checkpoint(step, tensors, {"history": history})

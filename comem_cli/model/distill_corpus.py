@@ -1,10 +1,10 @@
-"""The texts that a distillation learns from, with what identifies them."""
+"""The texts that a distillation learns from and those that it is measured on, with what identifies them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from comem_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_ENDS = "the last tenth of each document"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,43 @@ def read_corpus(paths: Sequence[Path]) -> list[Text]:
     if not found:
         raise UsageError(f"no text below {', '.join(map(str, paths))}", "name a folder or files with text")
     return found
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Hold the texts to train on and the texts to measure on; `how` says in words how they were told apart."""
+
+    train: tuple[Text, ...]
+    held: tuple[Text, ...]
+    how: str
+
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Return what samples are drawn from, to train and to measure; ends of documents are put together."""
+        held = [text.text for text in self.held]
+        return [text.text for text in self.train], ["\n".join(held)] if self.how == _ENDS else held
+
+
+def read_split(paths: Sequence[Path], held_out: Sequence[Path] = ()) -> Corpus:
+    """Read a corpus and set apart what is measured on.
+
+    held_out: documents never to train on, in the corpus or not; without them every tenth document, or the last tenth of
+    each where there are fewer than ten. Raises: UsageError (2) as `read_corpus`, and where nothing is left to train on.
+    """
+    texts = read_corpus(paths)
+    if held_out:
+        held = read_corpus(held_out)
+        apart = {text.sha256 for text in held}
+        train = [text for text in texts if text.sha256 not in apart]
+        if not train:
+            raise UsageError("every document of the corpus is held out", "name more documents than --held-out does")
+        return Corpus(tuple(train), tuple(held), "named")
+    if len(texts) >= 10:
+        kept = [text for number, text in enumerate(texts) if number % 10 != 9]
+        return Corpus(tuple(kept), tuple(texts[9::10]), "every tenth document")
+    cuts = [len(text.text) * 9 // 10 for text in texts]
+    kept = [replace(text, text=text.text[:cut]) for text, cut in zip(texts, cuts, strict=True)]
+    ends = [replace(text, text=text.text[cut:]) for text, cut in zip(texts, cuts, strict=True)]
+    return Corpus(tuple(kept), tuple(ends), _ENDS)
 
 
 def digest(texts: Iterable[Text]) -> str:

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from comem_cli.model import distill_step as step
 from comem_cli.model import lora
-from comem_cli.model.distill_data import Sample
 from comem_cli.model.distill_options import DistillOptions
-from comem_cli.model.distill_pack import Pack, PackMaker
-from comem_cli.model.distill_step import (
-    divergence,
-    mixed_precision,
-    student_logits,
-    target_of,
-    teacher_logits,
-    weights_of,
-)
+from comem_cli.model.distill_pack import Pack, PackMaker, Parts
+from comem_cli.model.distill_read import say
+from comem_cli.model.distill_sample import Sample
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.modes import DocumentMode, make_mode
 from comem_cli.model.split import SplitModel
+
+Figures = dict[str, tuple[float, int]]  # name -> sum and count
 
 
 class Lesson:
@@ -49,34 +46,47 @@ class Lesson:
         self.student = SplitModel(self.forked, options.split)
         self._mode = make_mode(options.mode, options.overlap, identity.window)
         writer = self.student if writes else self.frozen
-        self.maker = PackMaker(writer, self.frozen, self.teacher, self._mode, options, identity.bos_id)
+        self.maker = PackMaker(writer, self.frozen, self._mode, options, identity.bos_id)
         wide = DocumentMode(identity.window)
-        self._oracle = PackMaker(self.frozen, self.frozen, self.teacher, wide, options, identity.bos_id)
+        self._oracle = PackMaker(self.frozen, self.frozen, wide, options, identity.bos_id)
 
-    def loss(self, samples: Sequence[tuple[int, Sample]]) -> tuple[torch.Tensor, dict[str, float]]:
-        """Return the summed loss of (number, sample) pairs, with gradients, and its parts for the log."""
-        with mixed_precision(self.forked):
-            packs = self.maker.make(samples)
-        target = target_of(teacher_logits(self.teacher, packs), self.options.top_k)
-        parts: dict[str, float] = {}
-        with mixed_precision(self.forked):
+    def loss(self, samples: Sequence[tuple[int, Sample]]) -> tuple[torch.Tensor, Figures]:
+        """Return the summed loss of (number, sample) pairs, with gradients, and sums and counts for the log."""
+        with step.mixed_precision(self.forked):
+            packs = self.maker.packs(samples)
+        seen, parts, answered = self.taught(packs)
+        top_k, figures = self.options.top_k, Figures()
+        with step.mixed_precision(self.forked):
             total = torch.zeros((), device=self.student.device)
             if self.options.kind == "write":
                 packs, total = self._rewritten(packs)
-                parts["error"] = float(total.detach())
-            each = divergence(target, student_logits(self.student, packs))
-        total = total + (each * weights_of(packs)).sum()
-        query = torch.cat([(torch.arange(len(p.ids)) >= p.query)[p.weights > 0] for p in packs]).to(each.device)
-        for name, chosen in (("kl_pack", ~query), ("kl_query", query)):
-            if bool(chosen.any()):
-                parts[name] = float(each.detach()[chosen].mean()) * len(packs)
-        return total, parts
+                figures["error"] = (float(total.detach()), len(packs))
+            ours, state = step.pack_logits(self.student, packs)
+            in_pack = step.divergence(step.target_of(seen, top_k), ours)
+            said = step.part_logits(self.student, state, parts)
+            in_parts = step.divergence(step.target_of(answered, top_k), said)
+        tokens = step.true_tokens(parts)
+        mixed = step.with_gold(in_parts, said, tokens, self.options.gold)
+        total = total + (in_pack * step.weights_of(packs)).sum() + (mixed * step.weights_of(parts)).sum()
+        copied = in_parts.detach()[tokens >= 0]
+        for name, each in (("kl_pack", in_pack), ("kl_query", in_parts), ("kl_copied", copied)):
+            figures[name] = (float(each.detach().sum()), len(each))
+        return total, figures
 
     @torch.no_grad()
-    def logits(self, packs: Sequence[Pack]) -> torch.Tensor:
-        """Return the student's logits (n, vocab) at the weighted positions of packs that its maker wrote."""
-        with mixed_precision(self.forked):
-            return student_logits(self.student, packs)
+    def taught(self, packs: Sequence[Pack]) -> tuple[torch.Tensor, list[Parts], torch.Tensor]:
+        """Let the teacher read packs, answer questions and read the parts: -> its logits on packs, parts, on parts."""
+        seen, state = step.pack_logits(self.teacher, packs, stock=True)
+        with step.mixed_precision(self.forked):
+            parts = self.maker.parts(packs, partial(say, self.teacher, state))
+        return seen, parts, step.part_logits(self.teacher, state, parts, stock=True)
+
+    @torch.no_grad()
+    def read(self, packs: Sequence[Pack], parts: Sequence[Parts]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the student's logits (n, vocab) at the weighted places of packs that its maker wrote, and of parts."""
+        with step.mixed_precision(self.forked):
+            seen, state = step.pack_logits(self.student, packs)
+            return seen, step.part_logits(self.student, state, parts)
 
     def _rewritten(self, packs: Sequence[Pack]) -> tuple[list[Pack], torch.Tensor]:
         """Write the chunks again, with gradients; return the packs and the summed error against document context."""
@@ -86,8 +96,7 @@ class Lesson:
             chunks = self._chunks(pack.sample)
             error = (chunks.float() - wanted.float()).square().sum(-1) / wanted.float().square().sum(-1).clamp(min=1e-6)
             total = total + error.mean()
-            begin = pack.query - len(chunks)
-            done.append(replace(pack, rows=torch.cat([pack.rows[:begin], chunks, pack.rows[pack.query :]])))
+            done.append(replace(pack, rows=torch.cat([pack.rows[: pack.begin], chunks])))
         return done, total
 
     def _chunks(self, sample: Sample) -> torch.Tensor:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from comem_cli.errors import FingerprintError, UsageError
-from comem_cli.model.distill_data import Recipe
+from comem_cli.model.distill_sample import Recipe
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.modes import make_mode
 
-MIX = "continue=2,recite=1,fact=4,sentence=1,question=1"
+MIX = "continue=2,recite=1,fact=4,sentence=1,question=1,chain=1"
 KINDS = ("suffix", "write")
 
 
@@ -24,10 +24,12 @@ class DistillOptions:
     """Hold every setting that a run's weights depend on.
 
     split: j. overlap, chunk, length: tokens. steps, warmup, eval_every, checkpoint_every: optimiser steps. batch:
-    samples a step, shared out among processes; micro: samples a forward. mix: weights by kind of sample. top_k: 0 takes
-    the KL over the whole vocabulary, k over the teacher's k best tokens and the rest as one. pack_loss: weight of the
-    mean KL over up to `pack_positions` pack tokens beside that of the query part; answer_weight: of answer positions
-    among the query's.
+    samples a step, shared out among processes; micro: samples a forward. length: of the longest pack with one query
+    part. parts: most query parts a pack; mix: weights by their kind. grow: samples over which packs grow to `length`.
+    top_k: 0 takes the KL over the whole vocabulary, k over the teacher's k best tokens and the rest as one. gold: share
+    of the cross-entropy of the true token at answers that are copied from the pack; 0 is self-distillation alone.
+    pack_loss: weight of the mean KL over up to `pack_positions` pack tokens beside that of the query parts;
+    answer_weight: of answer positions among a query part's.
     """
 
     split: int
@@ -40,6 +42,8 @@ class DistillOptions:
     micro: int = 1
     length: int = 2048
     max_chunks: int = 12
+    parts: int = 6
+    grow: int = 0
     lr: float = 5e-4
     rank: int = 32
     alpha: int = 64
@@ -51,9 +55,10 @@ class DistillOptions:
     pack_loss: float = 1.0
     pack_positions: int = 256
     answer_weight: float = 4.0
+    gold: float = 0.3
     mix: str = MIX
     eval_every: int = 100
-    eval_packs: int = 8
+    eval_packs: int = 6
     checkpoint_every: int = 50
     device: str = "auto"
     dtype: str = "auto"
@@ -76,14 +81,26 @@ class DistillOptions:
             "eval_packs",
             "checkpoint_every",
             "chunk",
+            "parts",
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is below 1", "comem distill --help")
-        for name in ("warmup", "weight_decay", "top_k", "pack_loss", "pack_positions", "answer_weight", "overlap"):
+        for name in (
+            "warmup",
+            "weight_decay",
+            "top_k",
+            "pack_loss",
+            "pack_positions",
+            "answer_weight",
+            "overlap",
+            "grow",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is below 0", "comem distill --help")
         if not 0 < self.lr < 1 or self.clip <= 0:
             raise UsageError(f"--lr {self.lr} or --clip {self.clip} is out of range", "pass --lr 5e-4 --clip 1")
+        if not 0 <= self.gold <= 1:
+            raise UsageError(f"--gold {self.gold} is outside 0..1", "pass --gold 0.3")
         if self.length > model.window:
             raise UsageError(f"--length {self.length} is above the window of {model.window}", "pass a smaller --length")
         mode = "overlap" if self.overlap and self.mode == "chunk" else self.mode
@@ -92,9 +109,9 @@ class DistillOptions:
         return replace(self, mode=mode)
 
     def recipe(self, *, held: bool = False) -> Recipe:
-        """Return what samples to draw; held: half plain text, half facts, in held-out phrasings."""
-        mix = {"continue": 1.0, "fact": 1.0} if held else _parse(self.mix)
-        return Recipe(mix, self.chunk, self.length, self.max_chunks, held)
+        """Return what samples to draw; held: to measure on, in held-out phrasings."""
+        mix = _parse(self.mix)
+        return Recipe(mix, self.chunk, self.length, self.max_chunks, self.parts, 0 if held else self.grow, held)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

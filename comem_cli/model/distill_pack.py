@@ -1,22 +1,24 @@
 """Turn samples into what both readers run on: residuals as Write stores them, ids, and where the loss is taken.
 
-The student's pack is [BOS; chunk residuals; h_j(query)], as in serving: chunks written in the store's mode and rounded
-to bf16, the query written by the lower half alone at positions from 0. The teacher's is the same ids through every
-layer.
+The student's pack is [BOS; chunk residuals], each query part is h_j(part), as in serving: chunks written in the store's
+mode and rounded to bf16, each part written by the lower half alone at positions from 0. The teacher's is the same ids
+through every layer.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
-from comem_cli.model.distill_data import Sample
 from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_read import batch
+from comem_cli.model.distill_sample import QueryPart, Sample
+from comem_cli.model.distill_weights import Weighing, gold_places
 from comem_cli.model.modes import WriteMode
 from comem_cli.model.shapes import TOKENS_PER_BATCH
 from comem_cli.model.split import SplitModel
@@ -26,36 +28,44 @@ ANSWER_TOKENS = 24  # of the teacher's own answer to a question
 
 @dataclass(frozen=True)
 class Pack:
-    """Hold one sample of T tokens: ids (T,) int64; where the query part begins; weights (T,) fp32, 0 for no loss.
+    """Hold the pack of one sample: ids (P,) int64, rows (P, d) in the compute dtype, weights (P,) fp32, 0 for no loss.
 
-    rows: (T, d) in the compute dtype, the input of the upper half. The weight at t is that of predicting token t + 1.
-    answer: [first, last) of the answer's tokens, counted in ids.
+    begin: tokens before the first chunk, 1 with a BOS.
     """
 
     sample: Sample
     ids: torch.Tensor
     rows: torch.Tensor
     weights: torch.Tensor
-    query: int
-    answer: tuple[int, int]
+    begin: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Hold the query parts of one pack, one after another: ids (Q,), rows (Q, d), weights (Q,), gold (Q,) bool."""
+
+    parts: tuple[QueryPart, ...]
+    ids: torch.Tensor
+    rows: torch.Tensor
+    weights: torch.Tensor
+    gold: torch.Tensor
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return the tokens of each part."""
+        return [len(part.ids) for part in self.parts]
 
 
 class PackMaker:
     """Write samples in one mode."""
 
     def __init__(
-        self,
-        writer: SplitModel,
-        lower: SplitModel,
-        teacher: SplitModel,
-        mode: WriteMode,
-        options: DistillOptions,
-        bos: int | None,
+        self, writer: SplitModel, lower: SplitModel, mode: WriteMode, options: DistillOptions, bos: int | None
     ) -> None:
-        """Keep them: `writer` runs chunks, `lower` BOS and query, `teacher` is the stock model split at 0."""
-        self._writer, self._lower, self._teacher = writer, lower, teacher
+        """Keep them: `writer` runs chunks, `lower` BOS and query parts."""
+        self._writer, self._lower = writer, lower
         self._mode = mode
-        self._options = options
+        self._weighing = Weighing(options.seed, options.pack_loss, options.pack_positions, options.answer_weight)
         self._bos = [] if bos is None else [bos]
         device = lower.device.type
         # On a CPU a filled-up batch is wasted work; shapes change the rounding of a residual, not its meaning.
@@ -63,21 +73,29 @@ class PackMaker:
         self._shapes = mode.shapes(options.chunk, tokens, routed=device == "cpu")
 
     @torch.no_grad()
-    def make(self, samples: Sequence[tuple[int, Sample]], *, all_positions: bool = False) -> list[Pack]:
-        """Write (number, sample) pairs; all_positions: weigh every pack position, for measuring."""
-        done = [self._answered(sample) for _, sample in samples]
-        written = self.write(done)
-        packs: list[Pack] = []
-        for (number, _), sample, chunks in zip(samples, done, written, strict=True):
-            query = self._lower.lower(self._tensor(sample.query))[0]
-            bos = self._lower.lower(self._tensor(self._bos))[0] if self._bos else query[:0]
-            ids = [*self._bos, *sample.pack, *sample.query]
-            begin = len(ids) - len(sample.query)
-            answer = (begin + sample.answer[0], begin + sample.answer[1])
-            weights = self._weights(number, len(ids), begin, answer, all_positions)
-            rows = torch.cat([bos, chunks, query])
-            packs.append(Pack(sample, self._tensor(ids)[0], rows, weights, begin, answer))
-        return packs
+    def packs(self, samples: Sequence[tuple[int, Sample]], *, every: bool = False) -> list[Pack]:
+        """Write the packs of (number, sample) pairs; every: weigh every pack position, for measuring."""
+        written = self.write([sample for _, sample in samples])
+        begin = len(self._bos)
+        found = []
+        for (number, sample), chunks in zip(samples, written, strict=True):
+            bos = self._lower.lower(self._tensor(self._bos)[None])[0] if self._bos else chunks[:0]
+            ids = self._tensor([*self._bos, *sample.pack])
+            weights = self._weighing.of_pack(number, begin, sample.lengths, every=every)
+            found.append(Pack(sample, ids, torch.cat([bos, chunks]), weights, begin))
+        return found
+
+    @torch.no_grad()
+    def parts(self, packs: Sequence[Pack], say: Callable[[int, Sequence[int], int], list[int]]) -> list[Parts]:
+        """Write the query parts of packs; say(row, prompt, tokens): the teacher's greedy answer after pack `row`."""
+        found = []
+        for row, pack in enumerate(packs):
+            parts = tuple(_answered(part, partial(say, row)) for part in pack.sample.parts)
+            rows = self._lower.lower(batch([self._tensor(part.ids) for part in parts]))
+            own = torch.cat([one[: len(part.ids)] for one, part in zip(rows, parts, strict=True)])
+            ids = self._tensor([token for part in parts for token in part.ids])
+            found.append(Parts(parts, ids, own, self._weighing.of_parts(parts), gold_places(parts)))
+        return found
 
     def write(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """Write the picked chunks of each sample: -> (n, d) in the compute dtype, rounded to bf16 as in a store."""
@@ -99,52 +117,19 @@ class PackMaker:
         numbers = torch.frombuffer(bytearray(stored), dtype=torch.bfloat16).view(-1, self._lower.width)
         return numbers.to(self._lower.device, self._lower.dtype)
 
-    def _answered(self, sample: Sample) -> Sample:
-        """Let the teacher answer a question greedily."""
-        if sample.kind != "question":
-            return sample
-        teacher, prompt = self._teacher, [*self._bos, *sample.pack, *sample.query]
-        cache = teacher.upper_cache()
-        token = int(teacher.upper(teacher.lower(self._tensor(prompt)), cache)[0, -1].argmax())
-        ids = [token]
-        while len(ids) < ANSWER_TOKENS:
-            token = int(teacher.upper(teacher.lower(self._tensor([token])), cache)[0, -1].argmax())
-            ids.append(token)
-        query = (*sample.query, *ids)
-        return replace(sample, query=query, answer=(len(sample.query), len(query)))
-
-    def _weights(self, number: int, total: int, begin: int, answer: tuple[int, int], every: bool) -> torch.Tensor:
-        """Weigh predictions: the query part sums to 1, the pack to `pack_loss`."""
-        options = self._options
-        weights = torch.zeros(total)
-        if total > begin:
-            query = torch.ones(total - begin)
-            # The prediction of token t stands at t - 1; the query's first token is predicted by the pack.
-            first, last = max(answer[0] - 1 - begin, 0), answer[1] - 1 - begin
-            query[first : max(last, first)] = options.answer_weight
-            weights[begin:] = query / query.sum().clamp(min=1e-9)
-        pack = range(len(self._bos), begin)
-        if every:
-            chosen = list(pack)
-        else:
-            rng = random.Random(f"{options.seed}/{number}/positions")
-            chosen = rng.sample(pack, min(len(pack), options.pack_positions))
-        if chosen and (every or options.pack_loss):
-            weights[chosen] = (options.pack_loss or 1.0) / len(chosen)
-        return weights
-
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
-        return torch.tensor([list(ids)], dtype=torch.int64, device=self._lower.device)
+        return torch.tensor(list(ids), dtype=torch.int64, device=self._lower.device)
 
 
-def batch(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of several lengths, zeros to the right, where causal attention never looks: -> (b, T, ...)."""
-    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+def _answered(part: QueryPart, say: Callable[[Sequence[int], int], list[int]]) -> QueryPart:
+    """Let the teacher answer a question greedily."""
+    if part.kind != "question":
+        return part
+    ids = (*part.ids, *say(part.ids, ANSWER_TOKENS))
+    return replace(part, ids=ids, answers=((len(part.ids), len(ids)),))
 
 
 def _key(prefix: str, left: bytes, ids: bytes) -> str:
     """Key a chunk: within one sample equal left context and ids mean equal residuals."""
-    import hashlib
-
     text = prefix.encode() + np.uint32(len(left)).tobytes() + left + ids
     return hashlib.blake2b(text, digest_size=16).hexdigest()

@@ -25,6 +25,7 @@ def trained(written: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = written.run("distill", "docs", "--out", folder, *TRAIN, "--json")
     assert done.code == 0, done.err
     events = [event["event"] for event in done.lines]
+    assert all("lm_tax" in part for part in done.lines[0]["packs"].values())
     assert events == ["held-out", "step", "step", "step", "held-out", "done"]
     again = written.run("distill", "docs", "--out", folder, *TRAIN)
     assert (again.code, again.out) == (0, "")

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from itertools import pairwise
 
 import numpy as np
@@ -10,22 +9,24 @@ import pytest
 import torch
 
 from comem_cli.errors import FingerprintError, LockedError, UsageError
-from comem_cli.model import distill_facts, load
+from comem_cli.model import load
 from comem_cli.model.adapter import read_adapter
 from comem_cli.model.distill import Distillation, schedule
 from comem_cli.model.distill_checkpoint import RunFolder
-from comem_cli.model.distill_data import KINDS, QUERY_ROOM, Recipe, Sampler, hold_out
-from comem_cli.model.distill_held import compare, score
+from comem_cli.model.distill_data import Sampler
+from comem_cli.model.distill_held import HeldOut, compare, score
 from comem_cli.model.distill_lesson import Lesson
 from comem_cli.model.distill_options import DistillOptions
-from comem_cli.model.distill_step import divergence, student_logits, target_of, teacher_logits, weights_of
-from tests.tiny import save_tiny, tiny_tokenizer
+from comem_cli.model.distill_sample import KINDS, QueryPart, Sample
+from comem_cli.model.distill_step import divergence, target_of, true_tokens, weights_of, with_gold
+from tests.tiny import save_tiny
 
 PROSE = "harbour master ledger vessel basin dawn dusk cargo draught berth storm warning officer cones gate"
 WORDS = PROSE.split()
 SMALL = DistillOptions(
     split=2, chunk=32, length=300, steps=4, batch=2, rank=2, alpha=4, lr=0.01, warmup=1, device="cpu", dtype="fp32",
     eval_every=4, eval_packs=2, checkpoint_every=1, max_chunks=3, pack_positions=20,
+    mix=",".join(f"{kind}=1" for kind in KINDS),
 )  # fmt: skip
 
 
@@ -47,11 +48,6 @@ def corpus(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def sampler():
-    return Sampler([text(0), text(1)], tiny_tokenizer(), Recipe(dict.fromkeys(KINDS, 1.0), 32, 400, 6))
-
-
 @pytest.fixture(scope="module", params=["chunk", "overlap", "document"])
 def lesson(request, files):
     overlap = 8 if request.param == "overlap" else 0
@@ -64,61 +60,9 @@ def nothing(*args):
     """Hear nothing."""
 
 
-def run(files, corpus, out, **changed):
+def run(files, corpus, out, held_out=(), **changed):
     options = DistillOptions(**{**SMALL.to_dict(), **changed})
-    return Distillation([corpus], files, out, options)
-
-
-# samples
-
-
-def test_a_sample_is_a_function_of_its_seed_and_number(sampler):
-    again = Sampler([text(0), text(1)], tiny_tokenizer(), Recipe(dict.fromkeys(KINDS, 1.0), 32, 400, 6))
-    assert [sampler.sample(1, n) for n in range(20)] == [again.sample(1, n) for n in range(20)]
-    assert sampler.sample(1, 0) != sampler.sample(2, 0)
-
-
-def test_samples_keep_to_their_length_and_have_every_kind_and_number_of_chunks(sampler):
-    samples = [sampler.sample(0, n) for n in range(300)]
-    assert {sample.kind for sample in samples} == set(KINDS)
-    assert {sum(len(s.picked) for s in sample.stretches) for sample in samples} == set(range(1, 7))
-    assert max(len(sample.pack) + len(sample.query) + 1 for sample in samples) <= 400
-    assert max(len(sample.query) for sample in samples) <= QUERY_ROOM
-    gaps = [any(b - a > 1 for a, b in pairwise(s.picked)) for x in samples for s in x.stretches]
-    assert any(gaps) and not all(gaps)
-
-
-def test_an_asked_fact_is_wholly_in_the_pack(sampler):
-    tokenizer = tiny_tokenizer()
-    facts = [s for s in (sampler.sample(0, n) for n in range(300)) if s.kind == "fact"]
-    assert len(facts) > 10
-    for sample in facts:
-        value = tokenizer.decode(list(sample.query[slice(*sample.answer)])).strip()
-        assert value and value in tokenizer.decode(sample.pack), value
-
-
-def test_there_are_thirty_phrasings_and_the_held_out_ones_are_others():
-    assert len(set(distill_facts.STATEMENTS)) >= 30
-    for name in ("STATEMENTS", "QUESTIONS"):
-        assert not set(getattr(distill_facts, name)) & set(getattr(distill_facts, f"HELD_{name}"))
-    values = [fact.value for seed in range(200) for fact in distill_facts.draw_facts(random.Random(seed), 3)]
-    digits = {len(value) for value in values if value.isdigit()}
-    assert digits >= {3, 4, 5, 6, 7, 8}
-    for form in (r"[A-Z]{2,4}-\d+", r"\d+ [A-Z]\w+ \d{4}", r"[0-9a-f]{8}-[0-9a-f-]{27}", r"[A-Z]\w+ [A-Z]\w+"):
-        assert any(re.fullmatch(form, value) for value in values), form
-
-
-def test_facts_of_one_draw_differ_in_key_and_value():
-    facts = distill_facts.draw_facts(random.Random(3), 12)
-    assert len({fact.key for fact in facts}) == len({fact.value for fact in facts}) == 12
-    assert len({fact.noun for fact in facts}) == 1
-
-
-def test_a_tenth_is_held_out():
-    texts = [str(n) for n in range(20)]
-    kept, held = hold_out(texts)
-    assert held == ["9", "19"] and len(kept) == 18
-    assert hold_out(["a" * 90 + "b" * 10, "cccccccccd"]) == (["a" * 90, "ccccccccc"], ["b" * 10 + "\nd"])
+    return Distillation([corpus], files, out, options, held_out)
 
 
 # loss
@@ -146,16 +90,33 @@ def test_the_schedule_warms_up_and_ends_near_zero():
     assert all(a >= b for a, b in pairwise(rates[4:]))
 
 
+def test_gold_mixes_the_cross_entropy_of_the_true_token_in():
+    generator = torch.Generator().manual_seed(0)
+    logits, each = torch.randn(4, 9, generator=generator), torch.rand(4, generator=generator)
+    tokens = torch.tensor([-1, 3, -1, 0])
+    mixed = with_gold(each, logits, tokens, 0.25)
+    entropy = [-float(logits[row].softmax(-1)[token].log()) for row, token in ((1, 3), (3, 0))]
+    assert mixed.tolist() == pytest.approx(
+        [
+            float(each[0]),
+            0.75 * float(each[1]) + 0.25 * entropy[0],
+            float(each[2]),
+            0.75 * float(each[3]) + 0.25 * entropy[1],
+        ]
+    )
+    assert with_gold(each, logits, tokens, 0.0) is each
+
+
 def samples_of(lesson, files, count=4):
-    chosen = lesson.options.recipe()
-    texts = Sampler([text(0)], load.tokenizer(files), chosen)
+    texts = Sampler([text(0), text(1), text(2)], load.tokenizer(files), lesson.options.recipe())
     return [(n, texts.sample(0, n)) for n in range(count)]
 
 
 def test_a_pack_holds_what_the_serving_writer_stores(lesson, files):
     """Compare with residuals that each document's chunks get from one forward with their left context."""
-    for (_, sample), pack in zip(samples_of(lesson, files), lesson.maker.make(samples_of(lesson, files)), strict=True):
-        assert pack.ids[1 : pack.query].tolist() == sample.pack
+    samples = samples_of(lesson, files)
+    for (_, sample), pack in zip(samples, lesson.maker.packs(samples), strict=True):
+        assert pack.ids[pack.begin :].tolist() == sample.pack and pack.begin == 1
         at, left = 1, {"chunk": 0, "overlap": 8, "document": 10**6}[lesson.options.mode]
         for stretch in sample.stretches:
             for number in stretch.picked:
@@ -166,66 +127,118 @@ def test_a_pack_holds_what_the_serving_writer_stores(lesson, files):
                     wanted = lesson.frozen.lower(ids)[0, len(before) :]
                 assert torch.allclose(pack.rows[at : at + own], wanted, rtol=2**-8, atol=1e-4)
                 at += own
-        assert at == pack.query
+        assert at == len(pack.ids) == len(pack.rows)
 
 
-def test_the_teacher_reads_the_pack_as_the_stock_model(lesson, files):
-    packs = lesson.maker.make(samples_of(lesson, files))
-    rows = teacher_logits(lesson.teacher, packs)
-    at = 0
-    for pack in packs:
-        places = pack.weights > 0
+def test_each_part_is_written_alone_at_positions_from_0(lesson, files):
+    packs = lesson.maker.packs(samples_of(lesson, files))
+    for one in lesson.taught(packs)[1]:
+        at = 0
+        for part in one.parts:
+            with torch.no_grad():
+                wanted = lesson.frozen.lower(torch.tensor([part.ids]))[0]
+            assert torch.allclose(one.rows[at : at + len(part.ids)], wanted, atol=1e-5)
+            assert one.ids[at : at + len(part.ids)].tolist() == list(part.ids)
+            at += len(part.ids)
+        assert at == len(one.ids) == len(one.weights) == len(one.gold)
+
+
+def test_the_teacher_reads_packs_and_parts_as_the_stock_model(lesson, files):
+    packs = lesson.maker.packs(samples_of(lesson, files))
+    seen, parts, said = lesson.taught(packs)
+    stock = lesson.teacher.model
+    of_packs, of_parts = [], []
+    for pack, own in zip(packs, parts, strict=True):
         with torch.no_grad():
-            wanted = lesson.teacher.model(pack.ids[None]).logits[0][places]
-        assert torch.allclose(rows[at : at + len(wanted)], wanted, atol=1e-5)
-        at += len(wanted)
-    assert at == len(rows) == len(weights_of(packs))
+            of_packs.append(stock(pack.ids[None]).logits[0][pack.weights > 0])
+            for part in own.parts:
+                ids = torch.cat([pack.ids, torch.tensor(part.ids)])
+                of_parts.append(stock(ids[None]).logits[0][len(pack.ids) :])
+                if part.kind == "question":
+                    first, last = (len(pack.ids) + at for at in part.answers[0])
+                    assert ids[first:last].equal(stock(ids[None]).logits[0].argmax(-1)[first - 1 : last - 1])
+    assert torch.allclose(seen, torch.cat(of_packs), atol=1e-5)
+    assert torch.allclose(said, torch.cat(of_parts), atol=1e-5)
+    assert len(weights_of(packs)) == len(seen) and len(weights_of(parts)) == len(true_tokens(parts)) == len(said)
 
 
-def test_weights_of_query_and_pack_sum_to_one_each_and_answers_weigh_more(lesson, files):
-    for pack in lesson.maker.make(samples_of(lesson, files, 8)):
-        assert float(pack.weights[pack.query :].sum()) == pytest.approx(1)
-        assert float(pack.weights[: pack.query].sum()) == pytest.approx(lesson.options.pack_loss)
-        assert int((pack.weights[: pack.query] > 0).sum()) <= lesson.options.pack_positions
-        first, last = pack.answer
-        if last > first > pack.query:
-            ratio = float(pack.weights[first - 1] / pack.weights[pack.query :].min())
-            assert ratio == pytest.approx(lesson.options.answer_weight) or first == pack.query + 1
+def test_the_true_tokens_are_those_that_follow(lesson, files):
+    parts = lesson.taught(lesson.maker.packs(samples_of(lesson, files, 8)))[1]
+    known = iter(true_tokens(parts).tolist())
+    found = 0
+    for part in (part for one in parts for part in one.parts):
+        answered = {at for first, last in part.answers for at in range(first, last)}
+        for at in range(len(part.ids)):
+            token = next(known)
+            if token >= 0:
+                assert token == part.ids[at + 1] and at + 1 in answered and part.kind != "question"
+                found += 1
+    assert found > 20
 
 
 def test_gradients_reach_the_adapter_and_nothing_else(lesson, files):
-    loss, parts = lesson.loss(samples_of(lesson, files))
+    loss, figures = lesson.loss(samples_of(lesson, files))
     loss.backward()
     grown = [name for name, weight in lesson.parameters if weight.grad is not None and weight.grad.abs().sum() > 0]
     assert grown and all(".lora_B." in name for name in grown)  # A has none while B is zero
     assert all(parameter.grad is None for parameter in lesson.teacher.model.parameters())
-    assert float(loss.detach()) > 0 and set(parts) == {"kl_pack", "kl_query"}
+    assert float(loss.detach()) > 0 and set(figures) == {"kl_pack", "kl_query", "kl_copied"}
+    assert all(value > 0 and count > 0 for value, count in figures.values())
 
 
 def test_several_samples_in_one_forward_give_the_sum_of_their_losses(lesson, files):
     samples = samples_of(lesson, files)
-    together = float(lesson.loss(samples)[0])
-    assert together == pytest.approx(sum(float(lesson.loss([sample])[0]) for sample in samples), rel=1e-4)
+    with torch.no_grad():
+        together = float(lesson.loss(samples)[0])
+        assert together == pytest.approx(sum(float(lesson.loss([sample])[0]) for sample in samples), rel=1e-4)
 
 
 def test_held_out_figures_are_those_of_stock_logits(lesson, files):
-    packs = lesson.maker.make(samples_of(lesson, files, 2), all_positions=True)
+    packs = lesson.maker.packs(samples_of(lesson, files, 2), every=True)
     ours, theirs, taxes = [], [], []
     for pack in packs:
-        with torch.no_grad():
-            a, b = student_logits(lesson.student, [pack]), teacher_logits(lesson.teacher, [pack])
-        ours.append(score(pack, a))
-        theirs.append(score(pack, b))
-        n = pack.query - 2  # every pack token but the first, which the BOS predicts, and none of the query
+        seen, parts, said = lesson.taught([pack])
+        ours.append(score(pack, parts[0], *lesson.read([pack], parts)))
+        theirs.append(score(pack, parts[0], seen, said))
+        n = len(pack.ids) - 2  # every pack token but the first, which the BOS predicts
         stock = lesson.teacher.model(pack.ids[None]).logits[0]
-        wanted = pack.ids[2 : pack.query]
-        log_p = torch.log_softmax(stock[1 : pack.query - 1], -1).gather(-1, wanted[:, None])
+        log_p = torch.log_softmax(stock[1:-1], -1).gather(-1, pack.ids[2:, None])
         assert theirs[-1].positions == n
         assert theirs[-1].nll == pytest.approx(-float(log_p.sum()), rel=1e-4)
         taxes.append(ours[-1].nll - theirs[-1].nll)
     found = compare(ours, theirs)
     assert found["lm_tax"] == pytest.approx(np.exp(sum(taxes) / found["positions"]))
     assert compare(theirs, theirs)["agreement"] == 1.0
+
+
+def test_copied_counts_answers_whose_every_token_comes_first(lesson, files):
+    asked = (
+        QueryPart("fact", (5, 6, 7, 8, 9), ((2, 4),)),
+        QueryPart("recite", (10, 11, 12), ((1, 3),)),
+        QueryPart("chain", (13, 14, 15, 16), ((1, 2), (3, 4))),
+        QueryPart("fact", (17, 18), ((1, 2),)),
+    )
+    sample = Sample(samples_of(lesson, files, 1)[0][1].stretches, asked)
+    pack = lesson.maker.packs([(0, sample)], every=True)[0]
+    seen, (parts,), said = lesson.taught([pack])
+    right = torch.nn.functional.one_hot(parts.ids.roll(-1), said.shape[-1]).float()
+    told = score(pack, parts, seen, right)
+    assert told.copied == (("fact", True), ("chain", True), ("fact", True))
+    assert (told.recited, told.to_recite) == (2, 2)
+    right[[2, 6, 9]] = 0  # what says 8 of the first fact, 12 of the passage, and 15, which is no answer
+    wrong = score(pack, parts, seen, right)
+    assert wrong.copied == (("fact", False), ("chain", True), ("fact", True))
+    assert (wrong.recited, wrong.to_recite) == (1, 2)
+    found = compare([wrong], [told])
+    assert (found["facts"], found["facts_copied"], found["facts_copied_by_teacher"]) == (2, 0.5, 1.0)
+    assert (found["chains"], found["chains_copied"], found["recited"]) == (1, 1.0, 0.5)
+
+
+def test_held_out_packs_come_in_two_sizes(lesson, files):
+    recipe = lesson.options.recipe(held=True)
+    found = HeldOut(lesson, Sampler([text(0)], load.tokenizer(files), recipe), recipe, 1).measure()
+    assert set(found["packs"]) == {"2"}  # no more fit into 107 tokens
+    assert found["lm_tax"] == found["packs"]["2"]["lm_tax"] > 0
 
 
 # runs
@@ -246,7 +259,17 @@ def test_training_brings_the_student_nearer_and_leaves_a_whole_adapter(files, co
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [
         *(".lock", "adapter_config.json", "adapter_model.safetensors", "comem.json", "run.json")
     ]
+    assert record["held_out"]["how"] == "the last tenth of each document"
     assert run(files, corpus, tmp_path / "a", steps=12, eval_every=6).done
+
+
+def test_named_documents_are_measured_on_and_not_learned_from(files, corpus, tmp_path):
+    kept = [corpus / "1.txt"]
+    record = run(files, corpus, tmp_path / "a", kept, steps=1).run(nothing, nothing, nothing)
+    assert {text["name"] for text in record["data"]} == {"0.txt", "2.txt"}
+    assert [text["name"] for text in record["held_out"]["documents"]] == ["1.txt"]
+    with pytest.raises(FingerprintError, match="held_out"):
+        _ = run(files, corpus, tmp_path / "a", [corpus / "2.txt"], steps=1).done
 
 
 def test_another_run_in_the_same_directory_is_refused_by_field(files, corpus, tmp_path):
@@ -272,7 +295,7 @@ def test_a_write_adapter_brings_chunks_nearer_to_document_context(files, corpus,
         loss, parts = lesson.loss(samples)
         loss.backward()
         optimiser.step()
-        errors.append(parts["error"])
+        errors.append(parts["error"][0])
     assert errors[-1] < 0.8 * errors[0]
     run(files, corpus, tmp_path / "w", kind="write", steps=1).run(nothing, nothing, nothing)
     assert read_adapter(tmp_path / "w").kind == "write"
@@ -283,6 +306,7 @@ def test_a_write_adapter_brings_chunks_nearer_to_document_context(files, corpus,
     [
         *({"split": 4}, {"kind": "odd"}, {"kind": "write", "split": 0}, {"steps": 0}, {"lr": 0.0}, {"length": 9999}),
         *({"mix": "odd=1"}, {"mix": "fact"}, {"mix": "fact=0"}, {"length": 100}, {"mode": "odd"}, {"overlap": -1}),
+        *({"parts": 0}, {"grow": -1}, {"gold": 1.5}),
     ],
 )
 def test_options_out_of_range_are_refused(files, corpus, tmp_path, wrong):

@@ -23,7 +23,7 @@ STEPS = 5
 OPTIONS = DistillOptions(
     split=1, chunk=32, length=260, steps=STEPS, batch=2, rank=2, alpha=4, lr=0.01, warmup=1, device="cpu",
     dtype="fp32", eval_every=2, eval_packs=1, checkpoint_every=2, max_chunks=2, pack_positions=20,
-    mix="continue=1,fact=1",
+    mix="continue=1,fact=1,question=1,chain=1,recite=1", parts=3, grow=7, gold=0.3,
 )  # fmt: skip
 # Runs the job of the files beside it; where told, it kills itself with SIGKILL at a step and a moment.
 JOB = """
