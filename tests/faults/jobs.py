@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from tests.faults.sources import CHUNK, LEFT, State, residual
 BATCH = 4  # chunks that the stub computes at once
 _write = os.write  # rows that break os.write must not break the log
 computed: list[int] = []  # descriptor of the log of computed keys, where there is one
+pause = 0.0  # seconds that the stub takes for a chunk
+_make_writer = WriteSetup.make_writer
 
 
 class Stub:
@@ -52,6 +55,7 @@ class Stub:
         """Compute what waits."""
         waiting, self._waiting = self._waiting, []
         for chunk in waiting:
+            time.sleep(pause)
             for log in computed:
                 _write(log, f"{chunk.key}\n".encode())
             yield chunk, residual(_left(chunk), chunk.ids)
@@ -111,6 +115,12 @@ def install() -> None:
     """Put the stub in the place of the model, commit after every batch, and make shards of six chunks."""
     WriteSetup.make_writer = lambda self: Stub()  # type: ignore[assignment,method-assign,return-value]
     write_queue.COMMIT_SECONDS = 0.0
+
+
+def uninstall() -> None:
+    """Put the model back."""
+    WriteSetup.make_writer = _make_writer  # type: ignore[method-assign]
+    write_queue.COMMIT_SECONDS = 20.0
 
 
 @dataclass(frozen=True)

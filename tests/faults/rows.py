@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults import jobs, row_damage, row_kill, row_syscalls
+from tests.faults import jobs, row_damage, row_full, row_kill, row_signals, row_syscalls, row_together
 
-ROWS = (*row_kill.ROWS, *row_syscalls.ROWS, *row_damage.ROWS)
-ROWS = tuple(sorted(ROWS, key=lambda row: row.number))
+_MODULES = (row_kill, row_syscalls, row_full, row_damage, row_together, row_signals)
+ROWS = tuple(sorted((row for module in _MODULES for row in module.ROWS), key=lambda row: row.number))
 
 
 def warm() -> None:
