@@ -23,7 +23,7 @@ from comem_cli.model.split import SplitModel
 from comem_cli.store.fingerprint import Fingerprint, chunk_key
 from comem_cli.store.identify import fingerprint_for
 
-KEPT_BYTES = 1 << 29  # residuals of one arm in memory
+KEPT_BYTES = 1 << 27  # residuals of one arm in memory
 
 
 class ArmWriter:
