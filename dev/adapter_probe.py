@@ -3,10 +3,11 @@
     python dev/adapter_probe.py --split 12 --data TEXTS [--adapter DIR [--unmerged]] [--chunks 4,12] [--n 40]
 
 For each number of chunks: `--texts` packs of plain text give LM tax and agreement over the pack's tokens; `--n` packs
-with planted facts in phrasings that training never sees give copying, which needs no decoding: a value is copied where
-it is the first choice at each of its tokens. Arms: replay (stock, j = 0), frozen (no adapter), adapted (merged, as
-`ask` reads), unmerged (with --unmerged: the adapter in fp32 beside the weights, not rounded into them). Copying is
-paired: the last columns count facts that only replay and that only the adapted reader copies, with McNemar's exact p.
+with planted facts, up to four asked for, in phrasings that training never sees give copying, which needs no decoding: a
+value is copied where it is the first choice at each of its tokens. Arms: replay (stock, j = 0), frozen (no adapter),
+adapted (merged, as `ask` reads), unmerged (with --unmerged: the adapter in fp32 beside the weights, not rounded into
+them). Copying is paired: the last columns count facts that only replay and that only the adapted reader copies, with
+McNemar's exact p.
 Name data that the adapter was not trained on.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,22 +25,24 @@ from comem_cli.model import load, lora
 from comem_cli.model.adapter import Interface, choose_adapter
 from comem_cli.model.device import pick
 from comem_cli.model.distill_corpus import read_corpus
-from comem_cli.model.distill_data import Recipe, Sample, Sampler
+from comem_cli.model.distill_data import Sampler
 from comem_cli.model.distill_held import Scores, compare, score
 from comem_cli.model.distill_options import DistillOptions
 from comem_cli.model.distill_pack import PackMaker
-from comem_cli.model.distill_step import student_logits, teacher_logits
+from comem_cli.model.distill_read import say
+from comem_cli.model.distill_sample import Recipe, Sample
+from comem_cli.model.distill_step import pack_logits, part_logits
 from comem_cli.model.modes import make_mode
 from comem_cli.model.split import SplitModel
 
 
 def exactly(sampler: Sampler, chunks: int, size: int, kind: str, count: int, seed: int) -> list[tuple[int, Sample]]:
-    """Draw `count` samples of a kind whose packs hold `chunks` chunks, cut at `size` tokens."""
+    """Draw `count` samples with a part of a kind whose packs hold `chunks` chunks, cut at `size` tokens."""
     found: list[tuple[int, Sample]] = []
     for number in range(10_000):
-        sample = sampler.sample(seed, number)
+        sample = sampler.sample(seed, number, chunks)
         whole = all(len(stretch.chunks[0]) == size for stretch in sample.stretches)
-        if sample.kind == kind and whole and sum(len(stretch.picked) for stretch in sample.stretches) == chunks:
+        if whole and len(sample.lengths) == chunks and any(part.kind == kind for part in sample.parts):
             found.append((number, sample))
         if len(found) == count:
             return found
@@ -87,21 +91,25 @@ def main() -> None:
     for chunks in map(int, args.chunks.split(",")):
         length = chunks * args.chunk + 256
         options = DistillOptions(args.split, chunk=args.chunk, length=length, max_chunks=chunks)
-        maker = PackMaker(frozen, frozen, teacher, mode, options, identity.bos_id)
+        maker = PackMaker(frozen, frozen, mode, options, identity.bos_id)
         seen: dict[str, list[Scores]] = {arm: [] for arm in arms}
         copied: dict[str, list[bool]] = {arm: [] for arm in arms}
         for kind, count in (("continue", args.texts), ("fact", args.n)):
-            sampler = Sampler(texts, tokenizer, Recipe({kind: 1.0}, args.chunk, length, chunks, held=True))
-            for sample in exactly(sampler, chunks, args.chunk, kind, count, args.seed):
-                packs = maker.make([sample], all_positions=kind == "continue")
+            held = kind == "fact"
+            sampler = Sampler(texts, tokenizer, Recipe({kind: 1.0}, args.chunk, length, chunks, held=held))
+            for drawn in exactly(sampler, chunks, args.chunk, kind, count, args.seed):
+                packs = maker.packs([drawn], every=True)
+                state = pack_logits(teacher, packs, stock=True)[1]
+                parts = maker.parts(packs, partial(say, teacher, state))
                 for arm, split in arms.items():
-                    read = teacher_logits if arm == "replay" else student_logits
                     with torch.inference_mode():
-                        result = score(packs[0], read(split, packs))
-                    if kind == "continue":
-                        seen[arm].append(result)
+                        inside, state = pack_logits(split, packs, stock=split is teacher)
+                        said = part_logits(split, state, parts, stock=split is teacher)
+                        result = score(packs[0], parts[0], inside, said)
+                    if held:
+                        copied[arm] += [right for asked, right in result.copied if asked == "fact"]
                     else:
-                        copied[arm].append(bool(result.copied))
+                        seen[arm].append(result)
         for arm in arms:
             plain = compare(seen[arm], seen["replay"])
             pairs = list(zip(copied["replay"], copied[arm], strict=True))

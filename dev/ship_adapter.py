@@ -1,0 +1,124 @@
+"""Pack a trained adapter for shipping: bf16 weights, its record, and a model card.
+
+    python dev/ship_adapter.py ADAPTER comem_cli/adapters/NAME [--corpus PATH... --audit PATH...] [--licence TEXT]
+
+Copies the peft config, rounds the weights to bf16 (half of the bytes) and keeps comem.json with a note of that.
+MODEL_CARD.md is written from the record: what the adapter is for, steps, measurements, data. With --audit it holds the
+containment of 13-grams of those evaluation texts in the corpus, which must hold the documents of the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from comem_cli.evaluate.containment import Audit, audit, rows
+from comem_cli.evaluate.task import Document
+from comem_cli.model.adapter import CONFIG, RECORD, WEIGHTS, read_adapter
+from comem_cli.model.distill_corpus import Text, read_corpus
+
+CARD = "MODEL_CARD.md"
+
+
+def ship(directory: Path, target: Path) -> dict[str, Any]:
+    """Write `target` with the adapter's files, weights rounded to bf16; return its record.
+
+    Raises: UsageError (2) where `directory` is no whole adapter; FileExistsError where `target` is there.
+    """
+    record = dict(read_adapter(directory).record)
+    target.mkdir(parents=True)
+    weights = {name: weight.to(torch.bfloat16).contiguous() for name, weight in load_file(directory / WEIGHTS).items()}
+    save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
+    shutil.copyfile(directory / CONFIG, target / CONFIG)
+    record["weights_dtype"] = "bfloat16"
+    (target / RECORD).write_text(json.dumps(record, indent=1))
+    return record
+
+
+def card(name: str, record: dict[str, Any], licence: str, found: Audit | None) -> str:
+    """Write the model card of a record."""
+    fit = record["interface"]
+    lora = record["lora"]
+    lines = [
+        f"# {name}",
+        "",
+        f"A {record['kind']} adapter for {record['model']}: split {fit['split']}, chunks of {fit['chunk']} tokens, "
+        f"mode {fit['mode']}, overlap {fit['overlap']}. LoRA of rank {lora['rank']}, alpha {lora['alpha']}. "
+        f"Licence: {licence}.",
+        "",
+        f"Trained by `comem distill`: {record['steps']} steps of {record['options']['batch']} samples, seed "
+        f"{record['seed']}; every option is in comem.json.",
+        "",
+        "## Measured on held-out text",
+        "",
+        "| packs of | step | LM tax | agreement | facts copied | replay copies | chains copied | replay copies |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for when in ("before", "after"):
+        step = record["metrics"][when]
+        for count, part in step["packs"].items():
+            copied = [
+                _share(part, f"{kind}_copied{who}") for kind in ("facts", "chains") for who in ("", "_by_teacher")
+            ]
+            figures = [f"{part['lm_tax']:.4f}", f"{part['agreement']:.1%}", *copied]
+            lines.append(f"| {count} chunks | {step['step']} | {' | '.join(figures)} |")
+    held = record["held_out"]
+    lines += ["", f"Held out ({held['how']}): {', '.join(text['name'] for text in held['documents'])}.", ""]
+    lines += ["## Data", "", "| document | tokens | sha256 |", "|---|---|---|"]
+    lines += [f"| {text['name']} | {text['tokens']} | {text['sha256']} |" for text in record["data"]]
+    lines += ["", "## 13-gram audit", ""]
+    if found is None:
+        lines.append("Not made.")
+    else:
+        header, *body = rows(found)
+        lines.append(
+            f"Share of the 13-grams of each evaluation text that occur in the data; {len(found.flagged())} reach 0.8."
+        )
+        lines += ["", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+        lines += [f"| {' | '.join(row)} |" for row in body]
+    return "\n".join(lines) + "\n"
+
+
+def _share(part: dict[str, Any], name: str) -> str:
+    return f"{part[name]:.0%}" if name in part else ""
+
+
+def audited(record: dict[str, Any], corpus: Sequence[Text], evaluation: Sequence[Text]) -> Audit:
+    """Audit evaluation texts against the corpus; exits where it is not the one of the record."""
+    wanted = {text["sha256"] for text in record["data"]}
+    used = [text for text in corpus if text.sha256 in wanted]
+    if {text.sha256 for text in used} != wanted:
+        sys.exit("--corpus does not hold every document that the adapter was trained on")
+    return audit((text.text for text in used), [Document(text.name, text.text) for text in evaluation])
+
+
+def main() -> None:
+    """Pack one adapter and say how large it is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("adapter", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--corpus", type=Path, nargs="+")
+    parser.add_argument("--audit", type=Path, nargs="+")
+    parser.add_argument("--licence", default="Apache-2.0")
+    args = parser.parse_args()
+    record = ship(args.adapter, args.target)
+    found = None
+    if args.audit:
+        if not args.corpus:
+            parser.error("--audit needs --corpus")
+        found = audited(record, read_corpus(args.corpus), read_corpus(args.audit))
+    (args.target / CARD).write_text(card(args.target.name, record, args.licence, found))
+    size = sum(path.stat().st_size for path in args.target.iterdir())
+    print(f"{args.target}\t{size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
