@@ -47,7 +47,7 @@ def distill(
     ] = 0.3,
     mix: Annotated[
         str, typer.Option(help="Weights of the kinds of query part.")
-    ] = "continue=2,recite=1,fact=4,sentence=1,question=1,chain=1",
+    ] = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1",
     held_out: Annotated[list[Path] | None, typer.Option(help="Documents to measure on, never to train on.")] = None,
     eval_every: Annotated[int, typer.Option(help="Measure on held-out packs every N steps.")] = 100,
     eval_packs: Annotated[int, typer.Option(help="Held-out packs of 4 chunks to measure on, and of 12.")] = 6,

@@ -15,7 +15,7 @@ from comem_cli.model.distill_sample import Recipe
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.modes import make_mode
 
-MIX = "continue=2,recite=1,fact=4,sentence=1,question=1,chain=1"
+MIX = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1"
 KINDS = ("suffix", "write")
 
 
