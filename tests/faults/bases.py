@@ -210,4 +210,31 @@ def _make_indexed(prepared: Prepared) -> None:
     prepared.kept["indexed"], prepared.kept["searches"] = in_child(work)
 
 
-MAKE: dict[str, Callable[[Prepared], None]] = {"jobs": _make_jobs, "indexed": _make_indexed}
+def _make_canary(prepared: Prepared) -> None:
+    """Write stores of documents with canaries, in two modes, indexed by words."""
+
+    def work() -> None:
+        from comem_cli.select.store_index import rebuild_index
+        from comem_cli.select.terms import term_scheme
+        from comem_cli.store.writer import StoreWriter
+        from tests.faults.row_forget import documents
+
+        docs = sources.write(prepared.folder / "canaries", documents())
+        where = jobs.Place(docs, prepared.folder / "model")
+        for mode in ("chunk", "overlap"):
+            store = prepared.folder / f"canary-{mode}"
+            jobs.ingest(store, where)
+            if mode == "overlap":
+                jobs.rewrite(store, where)
+            with StoreWriter.open(store) as writer:
+                shutil.rmtree(store / "index")
+                rebuild_index(writer, term_scheme("folded", load.tokenizer(where.files)))
+
+    in_child(work)
+
+
+MAKE: dict[str, Callable[[Prepared], None]] = {
+    "jobs": _make_jobs,
+    "indexed": _make_indexed,
+    "canary": _make_canary,
+}

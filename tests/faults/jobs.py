@@ -218,7 +218,8 @@ def read_state(store: Path) -> tuple[int, State]:
         for document in reader.documents():
             rows = reader.document_chunks(document.id)
             places = reader.places([row.id for row in rows])
-            spans = {p.number: p for row in rows for p in places[row.id] if p.document_id == document.id}
+            here = {p.number: p for row in rows for p in places[row.id] if p.document_id == document.id}
+            spans = [here[number] for number in sorted(here)]
             chunks = []
             for number, row in enumerate(rows):
                 out = bytearray(row.n_tokens * reader.width * 2)

@@ -105,7 +105,7 @@ def _try(prepared: Prepared, row: Row, case: str, folder: Path) -> Outcome:
     try:
         return row.run(prepared, case, folder)
     except NotHeldError as error:
-        return Outcome(False, str(error)[:2000])
+        return Outcome(False, str(error)[-2000:])
     except BaseException:
         return Outcome(False, traceback.format_exc(limit=-8)[-2000:])
     finally:

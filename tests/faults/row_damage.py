@@ -188,7 +188,9 @@ def run_planted(prepared: Prepared, case: str, folder: Path) -> Outcome:
     must(not after.findings, f"after the repair: {after.findings}")
     must(job.done.differing == 0, f"{job.done.differing} chunks were computed to other bytes")
     found = jobs.read_state(store)[1]
-    must(found == prepared.kept["indexed"][1], f"after the repair: {jobs.difference(found, prepared.kept['indexed'][1])}")  # type: ignore[index]
+    must(
+        found == prepared.kept["indexed"][1], f"after the repair: {jobs.difference(found, prepared.kept['indexed'][1])}"
+    )  # type: ignore[index]
     _same_answers(prepared, store, "after the repair")
     return Outcome(True, f"{len(report.damage)} findings, {job.done.rewritten} chunks computed again")
 

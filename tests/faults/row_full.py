@@ -56,7 +56,7 @@ def run(prepared: Prepared, case: str, folder: Path) -> Outcome:
     wanted, store = recorded(prepared, job), disk / "store"
     if job.base != "nothing":
         shutil.copytree(prepared.folder / job.base, store)
-    leave = prepared.rng(4, case).randrange(0, 400) * 1024 + (2**20 if job.name == "forget" else 0)
+    leave = (prepared.rng(4, case).randrange(0, 400) + (850 if job.name == "forget" else 0)) * 1024
     fill(disk, leave)
 
     def work() -> tuple[bool, str]:

@@ -63,7 +63,9 @@ def _losses(prepared: Prepared) -> list[str]:
         for kind in sorted(frozenset().union(*points)):
             at = [number + 1 for number, kinds in enumerate(points) if kind in kinds]
             for way in WAYS:
-                drawn = prepared.rng(5, f"{job.name} {kind} {way}").sample(at, min(200 if prepared.full else EACH, len(at)))
+                drawn = prepared.rng(5, f"{job.name} {kind} {way}").sample(
+                    at, min(200 if prepared.full else EACH, len(at))
+                )
                 found += [f"{job.name}-{way}-{number}" for number in drawn]
     return list(dict.fromkeys(found))
 

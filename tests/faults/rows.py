@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from tests.faults import jobs, row_damage, row_full, row_kill, row_signals, row_syscalls, row_together
+from tests.faults import (
+    jobs,
+    row_damage,
+    row_forget,
+    row_full,
+    row_hostile,
+    row_kill,
+    row_mixed,
+    row_places,
+    row_signals,
+    row_sources,
+    row_stateful,
+    row_syscalls,
+    row_together,
+)
 
-_MODULES = (row_kill, row_syscalls, row_full, row_damage, row_together, row_signals)
+_MODULES = (
+    row_kill,
+    row_syscalls,
+    row_full,
+    row_damage,
+    row_together,
+    row_signals,
+    row_mixed,
+    row_sources,
+    row_hostile,
+    row_forget,
+    row_places,
+    row_stateful,
+)
 ROWS = tuple(sorted((row for module in _MODULES for row in module.ROWS), key=lambda row: row.number))
 
 

@@ -130,9 +130,7 @@ def _kind(name: str) -> str:
     return "/".join(parts)
 
 
-def lose(
-    store: Path, lost: tuple[list[str], dict[str, bytes | None], int], way: str, rng: random.Random
-) -> list[str]:
+def lose(store: Path, lost: tuple[list[str], dict[str, bytes | None], int], way: str, rng: random.Random) -> list[str]:
     """Do to everything unflushed what a power cut may do, in one way; return what was touched."""
     dirty, names, wal = lost
     touched = []
