@@ -50,7 +50,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def adopt_if_empty(catalogue: Catalogue, facts: Mapping[str, str]) -> None:
-    """Let a store that never held a chunk take other settings: its first ingest failed before anything was written."""
+    """Let a store that holds nothing take other settings: its first ingest failed, or all its documents went."""
     (held,) = catalogue.integers("SELECT (SELECT COUNT(*) FROM chunk) + (SELECT COUNT(*) FROM document)")
     if held or catalogue.meta()["fingerprint"] == facts["fingerprint"]:
         return

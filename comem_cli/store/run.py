@@ -44,7 +44,8 @@ class IngestRun:
     def open(self) -> Iterator[MendingWriter]:
         """Take the store's writer lock, creating the store where there is none."""
         stored = self._setup.stored
-        recorded = stored.recorded if stored else self._setup.record()
+        same = stored and (not stored.emptied or stored.fingerprint == self.fingerprint)
+        recorded = stored.recorded if stored and same else self._setup.record()
         if self._options.dtype != "auto" and self.fingerprint.split:
             recorded = {**recorded, COMPUTE_DTYPE: self._options.dtype}
         with MendingWriter.create_or_open(self.store, self.fingerprint, self.identity.width, recorded) as writer:

@@ -48,10 +48,11 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class Stored:
-    """Hold what an existing store says about itself."""
+    """Hold what an existing store says about itself; one that lost all its documents may take other settings."""
 
     fingerprint: Fingerprint
     recorded: dict[str, str]
+    emptied: bool = False
 
 
 class WriteSetup:
@@ -90,8 +91,8 @@ class WriteSetup:
         self.write_adapter = adapter_for_write(options.write_adapter, wrote, interface)
         if self.write_adapter is not None:
             self.fingerprint = replace(self.fingerprint, write_adapter=self.write_adapter.digest)
-        if old is not None:
-            self._require(old, rewrite)
+        if self.stored and not self.stored.emptied:
+            self._require(self.stored.fingerprint, rewrite)
 
     def make_writer(self) -> ChunkWriter:
         """Load the model and make the writer of the mode."""
@@ -182,6 +183,8 @@ def _peek(store: Path) -> Stored | None:
         with StoreReader(store) as reader:
             counts = reader.counts()
             empty = not (counts.documents or counts.chunks or counts.unplaced_chunks)
-            return None if empty else Stored(reader.fingerprint, reader.recorded)
+            if empty and reader.catalogue.meta()["next_chunk"] == "0":
+                return None  # its first ingest failed before anything was written
+            return Stored(reader.fingerprint, reader.recorded, empty)
     except NoStoreError:
         return None

@@ -11,6 +11,7 @@ from comem_cli.model.shapes import shapes_from_json
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.run import IngestRun
 from comem_cli.store.setup import WriteOptions, WriteSetup
+from comem_cli.store.writer import StoreWriter
 from tests.tiny import save_tiny
 from tests.tiny_store import write_sources
 
@@ -176,3 +177,29 @@ def test_stray_files_of_other_programs_stop_no_ingest(tmp_path, files):
     run(tmp_path / "s", files, sources)
     (tmp_path / "s" / "residuals" / "c" / ".DS_Store").write_bytes(b"x")
     assert run(tmp_path / "s", files, sources).unchanged > 0
+
+
+def test_a_store_that_lost_all_its_documents_keeps_its_settings_and_takes_others_if_asked(tmp_path, files):
+    hooks = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
+    sources = write_sources(tmp_path / "docs", 1)
+
+    def ingest(**options) -> StoreReader:
+        run = IngestRun(tmp_path / "s", files, WriteOptions(device="cpu", yes=True, **options))
+        with run.open() as writer:
+            run.ingest(writer, [sources], **hooks)
+        return StoreReader(tmp_path / "s")
+
+    def emptied() -> None:
+        with StoreWriter.open(tmp_path / "s") as writer:
+            writer.remove_documents([row.id for row in writer.documents()])
+            writer.drop_unplaced()
+
+    with ingest(split=2, chunk=40, dtype="fp32", overlap=8) as reader:
+        first = reader.fingerprint
+    emptied()
+    with ingest() as reader:
+        assert reader.fingerprint == first
+    emptied()
+    with ingest(split=3, chunk=32, mode="chunk") as reader:
+        assert (reader.fingerprint.split, reader.fingerprint.chunk, reader.fingerprint.mode) == (3, 32, "chunk")
+        assert reader.counts().chunks > 0
