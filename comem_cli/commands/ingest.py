@@ -98,13 +98,14 @@ def _write(run: IngestRun, paths: list[Path], terms: str | None, *, index: bool)
 
 def _index(run: IngestRun, writer: Any, terms: str | None) -> int | None:
     """Bring the index in step unless the one there matches; return its chunks."""
-    from comem_cli.select.store_index import built_terms, drop_index, refresh_index
+    from comem_cli.select.store_index import built_terms, drop_index, refresh_index, sweep_indexes
 
     if next(writer.documents(), None) is None:
         drop_index(writer)  # the terms of the last documents go with them
         return None
     scheme = scheme_of(run.store, terms, lambda: run.files)
     if writer.index_is_fresh and built_terms(run.store) == scheme.name:
+        sweep_indexes(writer)
         return None
     out.note("building the BM25 index ...")
     return refresh_index(writer, scheme)

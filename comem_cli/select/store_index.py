@@ -73,6 +73,11 @@ def drop_index(writer: StoreWriter) -> None:
     _keep_only(writer.path / INDEX_DIR, "")
 
 
+def sweep_indexes(writer: StoreWriter) -> None:
+    """Remove what a killed build left beside the index, which must be fresh: terms of deleted text are in it."""
+    _keep_only(writer.path / INDEX_DIR, writer.content)
+
+
 def _name(writer: StoreWriter, folder: IndexFolder) -> None:
     """Name the index of the live chunks in a commit, then remove the others."""
     writer.set_index(writer.content, writer.content)

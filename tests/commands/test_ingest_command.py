@@ -157,3 +157,15 @@ def test_a_duplicate_is_cited_at_both_its_places(hostile: World) -> None:
     assert citation.startswith("[1] a\\x1b]0;owned\\x07\\n.md:1-1  ")
     assert citation.endswith("  also b.md:1-1")
     assert "\x1b" not in done.out + done.err
+
+
+def test_an_old_index_that_a_killed_run_left_goes_with_the_next_ingest_that_changes_nothing(
+    copied: World, written: World
+) -> None:
+    index = copied.folder / STORE / "index"
+    (named,) = index.iterdir()
+    for other in ("0" * 32, ".x.building"):
+        shutil.copytree(named, index / other)
+    done = copied.run("ingest", written.folder / "docs", "--store", STORE)
+    assert done.code == 0 and "6 unchanged" in done.out
+    assert list(index.iterdir()) == [named]
