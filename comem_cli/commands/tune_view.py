@@ -35,7 +35,7 @@ def show(found: Tuning, source: Sequence[Path], report: Path | None) -> None:
 
     corpus = shlex.join(found.facts["roots"] if is_store(source[0]) else map(str, source))
     best = frontier(found.rows)
-    advice = sentence(found.recommendation, found.budget, corpus)
+    advice = sentence(found.recommendation, found.rows, found.budget, corpus)
     if report is not None:
         write_report(found, report, corpus)
         out.note(f"report: {report}")

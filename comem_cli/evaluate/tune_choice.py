@@ -87,12 +87,12 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def sentence(found: Recommendation, budget: Budget, corpus: str) -> str:
+def sentence(found: Recommendation, rows: Sequence[TuneRow], budget: Budget, corpus: str) -> str:
     """Say what to do, and how sure that is; corpus: what to name in the command."""
     row = found.row
     if row is None:
         return (
-            "none of these meets the budget: store at split 0, or train an adapter: "
+            f"none of these meets the budget{_nearly(rows, budget)}: store at split 0, or train an adapter: "
             f"comem distill {corpus} --split J --out DIR"
         )
     if found.verdict == "replay is cheaper":
@@ -106,6 +106,17 @@ def sentence(found: Recommendation, budget: Budget, corpus: str) -> str:
     text = f"recommended: {row.name} (comem ingest {corpus} --split {arm.split} {mode}"
     text += f", then ask with --adapter {arm.adapter})" if arm.adapter is not None else ")"
     return text + ("" if found.certain else f"; {_doubt(row, budget)}")
+
+
+def _nearly(rows: Sequence[TuneRow], budget: Budget) -> str:
+    """Name the deepest arm that copying alone keeps out, with the needles that decided it."""
+    near = [row for row in rows if row.lm_tax.value <= 1 + budget.loss and row.copying]
+    if not near:
+        return ""
+    best = min(near, key=lambda row: (-row.arm.split, row.write.token_s))
+    assert best.copying is not None
+    kept = f"{best.copying.both} of the {best.copying.by_replay} needles that replay copies"
+    return f" ({best.name} would by LM tax, but keeps {kept})"
 
 
 def _doubt(row: TuneRow, budget: Budget) -> str:

@@ -47,7 +47,7 @@ def markdown(found: Tuning, corpus: str) -> str:
     table = "\n".join("| " + " | ".join(one.replace("|", "\\|") for one in line) + " |" for line in lines)
     facts, budget = found.facts, found.budget
     copies = f"{facts['needles_copied_by_replay']} of {facts['needles']} needles"
-    advice = sentence(found.recommendation, budget, corpus)
+    advice = sentence(found.recommendation, found.rows, budget, corpus)
     parts = [
         f"# Splits and modes of {facts['model']} on {facts['tokens']:,} tokens",
         f"{advice[:1].upper()}{advice[1:]}.",

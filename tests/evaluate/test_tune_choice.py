@@ -86,7 +86,7 @@ def test_a_recommendation_is_certain_where_its_intervals_are_in_the_budget() -> 
 
 def test_the_sentence_names_the_command_or_the_way_out() -> None:
     def said(rows: list[TuneRow], budget: Budget = BUDGET) -> str:
-        return sentence(recommend(rows, budget), budget, "docs")
+        return sentence(recommend(rows, budget), rows, budget, "docs")
 
     assert said([row(6)]) == "recommended: j=6 chunk (comem ingest docs --split 6 --mode chunk)"
     assert "--split 6 --overlap 32)" in said([row(6, "overlap")])
@@ -97,6 +97,8 @@ def test_the_sentence_names_the_command_or_the_way_out() -> None:
     assert "copies none of 500" in said([row(6, kept=None)])
     assert "not measured" in said([replace(row(6), copying=None)])
     assert said([row(6, tax=2)]).startswith("none of these meets the budget: store at split 0, or train an adapter")
+    near = said([row(6, kept=0), row(12, tax=2)])
+    assert near.startswith("none of these meets the budget (j=6 chunk would by LM tax, but keeps 0 of the 400 needles")
     assert "for 1 questions replay is cheaper (1 s against 1.5 s" in said([row(6)], replace(BUDGET, questions=1))
 
 
