@@ -27,6 +27,7 @@ from comem_cli.store.rows import ChunkRow
 from comem_cli.store.setup import WriteOptions, WriteSetup
 from comem_cli.store.writer import StoreWriter
 
+SWEPT = {"zarr-shape", "leftover-file", "leftover-shard"}  # notes: opening a writer mends them
 REBUILT = {"index-missing", "index-damaged", "index-none", "index-stale"}
 READ_ALL = CheckOptions(read_data=True)
 
@@ -79,7 +80,7 @@ class Repair:
         ModelError, ComemError (1). What cannot be repaired is in the second report.
         """
         before = check_store(self._store, READ_ALL, self._check_index)
-        if before.state is None or not any(f.damage or f.code in REBUILT for f in before.findings):
+        if before.state is None or not any(f.damage or f.code in REBUILT | SWEPT for f in before.findings):
             return before, before
         try:
             with MendingWriter.open(self._store) as writer:

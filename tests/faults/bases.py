@@ -210,6 +210,22 @@ def _make_indexed(prepared: Prepared) -> None:
     prepared.kept["indexed"], prepared.kept["searches"] = in_child(work)
 
 
+def _make_stale(prepared: Prepared) -> None:
+    """Copy the indexed base and bring it to the new documents without its index; time what an index takes."""
+    shutil.copytree(prepared.folder / "indexed", prepared.folder / "stale")
+    in_child(lambda: jobs.ingest(prepared.folder / "stale", place(prepared), index=False))
+
+    def work() -> tuple[float, object]:
+        from tests.faults.row_damage import searches
+        from tests.faults.row_index import build
+
+        store = Path(shutil.copytree(prepared.folder / "stale", prepared.folder / "indexed-again"))
+        seconds = build(store, place(prepared), lambda: None)
+        return seconds, searches(store)
+
+    prepared.kept["stale"] = in_child(work)
+
+
 def _make_canary(prepared: Prepared) -> None:
     """Write stores of documents with canaries, in two modes, indexed by words."""
 
@@ -236,5 +252,6 @@ def _make_canary(prepared: Prepared) -> None:
 MAKE: dict[str, Callable[[Prepared], None]] = {
     "jobs": _make_jobs,
     "indexed": _make_indexed,
+    "stale": _make_stale,
     "canary": _make_canary,
 }

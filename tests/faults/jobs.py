@@ -129,7 +129,7 @@ class Job:
 
     name: str
     base: str
-    run: Callable[[Path, "Place"], object]
+    run: Callable[[Path, Place], object]
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Place:
         return load.resolve(str(self.model))
 
 
-def ingest(store: Path, place: Place) -> None:
-    """Bring the store in step with the documents."""
+def ingest(store: Path, place: Place, *, index: bool = True) -> None:
+    """Bring the store in step with the documents, and its index too."""
     options = WriteOptions(split=2, chunk=CHUNK, device="cpu", dtype="fp32", yes=True)
     usual, format.SHARD_BYTES = format.SHARD_BYTES, 6 * CHUNK * 32
     try:
@@ -154,6 +154,8 @@ def ingest(store: Path, place: Place) -> None:
         with run.open() as writer:
             ignored = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
             run.ingest(writer, [place.docs], **ignored)
+            if not index:
+                return
             if writer.index_is_fresh:
                 FileIndex(store).keep_only(writer.content)
             elif any(True for _ in writer.documents()):

@@ -1,7 +1,7 @@
 """Run cases in forks of this warm process, a few at a time, and log each outcome as one JSON line.
 
-A batch of cases shares one fork, its own folder and process group; a case that hangs, or whose process dies, counts as
-not survived, and the rest of its batch goes on in a new fork. The log says what was tried, so that a run can be resumed.
+A batch of cases shares one fork, its own folder and process group; a case that hangs, or whose process dies, counts
+as not survived, and the rest of its batch goes on in a new fork. The log says what was tried: a run can be resumed.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ def documents() -> dict[str, str]:
 
 def _cases(prepared: Prepared) -> list[str]:
     rounds = 25 if prepared.full else 1
-    return [f"{mode}-{n}-{number}" for n in range(rounds) for mode in ("chunk", "overlap") for number in range(DOCUMENTS // (1 if prepared.full else 2))]  # fmt: skip
+    rounds, documents = (25, DOCUMENTS) if prepared.full else (1, DOCUMENTS // 2)
+    return [
+        f"{mode}-{n}-{number}" for n in range(rounds) for mode in ("chunk", "overlap") for number in range(documents)
+    ]
 
 
 def run(prepared: Prepared, case: str, folder: Path) -> Outcome:

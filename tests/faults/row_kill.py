@@ -9,7 +9,7 @@ from pathlib import Path
 
 from comem_cli.store import durable
 from comem_cli.store.writer import StoreWriter
-from tests.faults import jobs
+from tests.faults import jobs, row_index
 from tests.faults.bases import base, job_named, place, recorded
 from tests.faults.case import Outcome, Prepared, Row, must, numbered
 from tests.faults.child import start
@@ -20,7 +20,7 @@ NEXT_START_SECONDS = 1.0
 
 def _times(prepared: Prepared) -> list[str]:
     count = 1000 if prepared.full else 50
-    return [name for job in KILLED for name in numbered(job, count)]
+    return [name for job in (*KILLED, "index") for name in numbered(job, count)]
 
 
 def _points(prepared: Prepared) -> list[str]:
@@ -29,6 +29,8 @@ def _points(prepared: Prepared) -> list[str]:
 
 def run_at_random_time(prepared: Prepared, case: str, folder: Path) -> Outcome:
     """Kill a job after a random time, look at the store, and run the job again."""
+    if case.startswith("index-"):
+        return row_index.run_killed(prepared, case, folder)
     return _run(prepared, case, folder, by_point=False)
 
 
@@ -88,6 +90,6 @@ def _computed_again(log: Path) -> int:
 
 
 ROWS = (
-    Row(1, "kill -9 at a random time", _times, run_at_random_time, ("jobs",)),
+    Row(1, "kill -9 at a random time", _times, run_at_random_time, ("jobs", "indexed", "stale")),
     Row(2, "kill -9 at each named point", _points, run_at_point, ("jobs",)),
 )

@@ -92,7 +92,8 @@ def _other(prepared: Prepared, what: str, folder: Path) -> Path:
 def _older(prepared: Prepared, store: Path) -> None:
     """Go on to other documents without the index."""
     docs = sources.write(store.parent / "docs", {"a.txt": sources.text("a", 40)})
-    done = _run(prepared, store.parent, prepared.folder / "model", store, ("ingest", str(docs), "--store", "STORE", "--no-index", "--device", "cpu"))  # fmt: skip
+    line = ("ingest", str(docs), "--store", "STORE", "--no-index", "--device", "cpu")
+    done = _run(prepared, store.parent, prepared.folder / "model", store, line)
     must(done.code == 0, done.err)
 
 
@@ -144,7 +145,8 @@ def run_index(prepared: Prepared, case: str, folder: Path) -> Outcome:
     return Outcome(True, done.err.splitlines()[-2])
 
 
+_INDEX = "an index of another store, or a broken one"
 ROWS = (
     Row(13, "another model, tokenizer or setting", _cases, run_pair, ("jobs", "indexed")),
-    Row(14, "an index of another store, or a broken one", lambda prepared: list(INDEXES), run_index, ("jobs", "indexed")),
-)  # fmt: skip
+    Row(14, _INDEX, lambda prepared: list(INDEXES), run_index, ("jobs", "indexed")),
+)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.commands.cli import COMEM
@@ -25,23 +24,13 @@ PLACES: dict[str, dict[str, str]] = {
 
 def run(prepared: Prepared, case: str, folder: Path) -> Outcome:
     """Ingest, ask and count with the installed command in one odd place; files stay 0600, directories 0700."""
-    docs = sources.write(
-        folder / "docs", {"h\u00e9 \u2192 \u4e2d.txt": sources.text("odd", 60) + "\u4e2d\u6587 \u2713 \U0001f6a2\n"}
-    )
-    ingest = [
-        *COMEM,
-        "ingest",
-        str(docs),
-        "--store",
-        str(folder / "store"),
-        "--split",
-        "2",
-        "--chunk",
-        "32",
-        "--device",
-        "cpu",
-    ]
-    asks = [[*COMEM, "ask", str(folder / "store"), "where is the harbour?", "--top-k", "9", "--max-new-tokens", "4"], [*COMEM, "stats", str(folder / "store")]]  # fmt: skip
+    name, rest = "h\u00e9 \u2192 \u4e2d.txt", "\u4e2d\u6587 \u2713 \U0001f6a2\n"
+    docs = sources.write(folder / "docs", {name: sources.text("odd", 60) + rest})
+    store = str(folder / "store")
+    settings = ["--split", "2", "--chunk", "32", "--device", "cpu"]
+    ingest = [*COMEM, "ingest", str(docs), "--store", store, *settings]
+    question = [*COMEM, "ask", store, "where is the harbour?", "--top-k", "9", "--max-new-tokens", "4"]
+    asks = [question, [*COMEM, "stats", store]]
     for line in [ingest] if case != "read-only" else []:
         _run(prepared, case, folder, line)
     if case == "read-only":
@@ -81,4 +70,3 @@ def _run(prepared: Prepared, case: str, folder: Path, line: list[str]) -> None:
 
 
 ROWS = (Row(18, "odd places and environments", lambda prepared: list(PLACES), run, ("jobs",)),)
-assert sys.executable

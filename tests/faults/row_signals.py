@@ -96,10 +96,8 @@ def _ask(prepared: Prepared, kind: str, rng: Any, folder: Path) -> Outcome:
     }
     line = [*COMEM, "ask", str(prepared.folder / "indexed"), "-", "--top-k", "2", "--max-new-tokens", "4"]
     with questions.open() as source, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            line, cwd=folder, env=environment, stdin=source, stdout=subprocess.PIPE, stderr=err,
-            start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-        )  # fmt: skip
+        piped = {"stdin": source, "stdout": subprocess.PIPE, "stderr": err, "start_new_session": True}
+        process = subprocess.Popen(line, cwd=folder, env=environment, preexec_fn=_interruptible, **piped)  # type: ignore[call-overload]
         assert process.stdout is not None
         reading = process.stdout.fileno()
         out = _until_first_line(reading) if rng.random() < 0.7 or kind == "pipe" else ""
@@ -119,6 +117,11 @@ def _ask(prepared: Prepared, kind: str, rng: Any, folder: Path) -> Outcome:
         said = ""  # Python's own traceback of a start that was interrupted before comem ran
     _judge(kind, code, out, said)
     return Outcome(True, f"exit code {code} after {out.count(chr(10))} lines")
+
+
+def _interruptible() -> None:
+    """Undo what a shell does to jobs in the background: they ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _until_first_line(reading: int) -> str:

@@ -17,6 +17,7 @@ from tests.faults.case import Outcome, Prepared, Row, must, numbered
 from tests.faults.command import command
 
 MOST_MIB = 200  # that an ingest may take over what the process held before
+UNDECODABLE = b"harbour master " * 40 + b"\xff\xfe\x80 " + "berth \u00e9 ".encode() * 40
 GOOD = {"good.txt": sources.text("good", 30), "z.txt": sources.text("z", 30)}
 
 
@@ -87,9 +88,9 @@ TRAPS = {
     "empty": Trap(_write("empty.txt", b""), 0),
     "one-line-of-1-GB": Trap(_huge, 3, "huge.txt"),
     "nuls": Trap(_write("nuls.txt", b"text\0" * 400), 0),
-    "bad-utf-8": Trap(_write("bad.txt", b"harbour master " * 40 + b"\xff\xfe\x80 " + "berth \u00e9 ".encode() * 40), 3, "bad.txt"),
+    "bad-utf-8": Trap(_write("bad.txt", UNDECODABLE), 3, "bad.txt"),
     "newline-in-name": Trap(_write("new\nline.txt", b"harbour " * 40), 0),
-    "ansi-in-name": Trap(_write("\x1b[2J\x1b]0;x\x07bad.txt", b"harbour master " * 40 + b"\xff\xfe\x80 " + "berth \u00e9 ".encode() * 40), 3),
+    "ansi-in-name": Trap(_write("\x1b[2J\x1b]0;x\x07bad.txt", UNDECODABLE), 3),
     "no-utf-8-in-name": Trap(_write(b"n\xff\xfe.txt", b"harbour " * 40), 0),
     "corrupt-pdf": Trap(_write("paper.pdf", b"%PDF-1.7\n" + random.Random(0).randbytes(9000)), 0),
     "zip-bomb": Trap(_bomb, 0),
@@ -116,7 +117,7 @@ def _fuzzed(rng: random.Random) -> Trap:
 
 
 def run(prepared: Prepared, case: str, folder: Path) -> Outcome:
-    """Ingest good sources beside a trap: the good ones are stored, memory is bounded, no escape reaches the terminal."""
+    """Ingest good sources beside a trap: the good ones are stored, in bounded memory, and no escape is printed."""
     trap = TRAPS[case] if case in TRAPS else _fuzzed(prepared.rng(15, case))
     docs = sources.write(folder / "docs", GOOD)
     trap.plant(docs)

@@ -80,10 +80,10 @@ class History(RuleBasedStateMachine):
         self.mode = "chunk"
         self.made = False
 
-    @rule(name=st.sampled_from(NAMES), text=st.sampled_from(TEXTS))
-    def edit(self, name: str, text: str) -> None:
+    @rule(name=st.sampled_from(NAMES), text=st.sampled_from(range(len(TEXTS))))
+    def edit(self, name: str, text: int) -> None:
         """Write a file, new or changed."""
-        self.files[name] = text
+        self.files[name] = TEXTS[text]
         sources.write(self.place.docs, self.files)
 
     @rule(name=st.sampled_from(NAMES), line=st.integers(0, 12), words=st.integers(1, 12))

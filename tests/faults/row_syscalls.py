@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 from comem_cli.store import durable
@@ -20,7 +22,15 @@ EACH = 2  # points that are tried of each kind of unflushed file in each way
 
 def _calls(prepared: Prepared) -> list[str]:
     codes = CODES if prepared.full else CODES[:1]
-    return [
+    inside = range(1, 121) if prepared.full else (1, 2, 3, 5, 8, 13, 21, 34, 55)
+    sqlite = [
+        f"{job}-sqlite.{call}-{code}-{number}"
+        for code in codes[:2]
+        for job in ("ingest", "forget")
+        for call in ("pwrite64", "fdatasync")
+        for number in inside
+    ]
+    return sqlite + [
         f"{job.name}-{code}-{number + 1}"
         for code in codes
         for job in jobs.JOBS
@@ -34,6 +44,8 @@ def run_failing(prepared: Prepared, case: str, folder: Path) -> Outcome:
     name, number = case.rpartition("-")[0].rpartition("-")[2], int(case.rpartition("-")[2])
     wanted, code = recorded(prepared, job), getattr(errno, name)
     store = base(prepared, job, folder)
+    if "-sqlite." in case:
+        return _fail_sqlite(prepared, case, store)
 
     def work() -> tuple[str, str, int | None]:
         calls = Calls(number, code)
@@ -54,6 +66,49 @@ def run_failing(prepared: Prepared, case: str, folder: Path) -> Outcome:
     job.run(store, place(prepared))
     jobs.settled(store, wanted.final)
     return Outcome(True, f"{failed}: {exit_code}")
+
+
+def _fail_sqlite(prepared: Prepared, case: str, store: Path) -> Outcome:
+    """Let the kernel fail the N-th call of SQLite on the catalogue's files, by strace's injection."""
+    job = job_named(case)
+    _, call, name, number = case.rsplit("-", 3)
+    call = call.removeprefix("sqlite.")
+    wanted, tracer = recorded(prepared, job), shutil.which("strace")
+    if tracer is None:
+        return Outcome(True, "needs strace", skipped=True)
+    waiting, go = os.pipe()
+
+    def work() -> tuple[str, int | None]:
+        os.read(waiting, 1)
+        try:
+            job.run(store, place(prepared))
+        except Exception as error:
+            return repr(error), jobs.exit_code(error)
+        return "", 0
+
+    child = start(work)
+    paths = [word for end in ("", "-wal") for word in ("-P", f"{store}/catalog.sqlite{end}")]
+    attach = [tracer, "-f", "-p", str(child.pid), "-o", str(store.parent / "trace")]
+    line = [*attach, *paths, "-e", f"trace={call}", "-e", f"inject={call}:error={name}:when={number}"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr is not None
+        said = strace.stderr.readline()
+        if "attached" not in said:
+            child.kill()
+            child.wait()
+            return Outcome(True, f"strace cannot attach: {said.strip()}", skipped=True)
+        os.write(go, b"1")
+        ended = child.wait()
+        strace.wait(10)
+    must(ended.returned, ended.error)
+    error, exit_code = ended.result
+    injected = "(INJECTED)" in (store.parent / "trace").read_text()
+    allowed = {0, 1} if name != "ENOSPC" else {0, 14} if call == "pwrite64" else {0, 1, 14}
+    must(exit_code in allowed, f"{call} failed with {name}: exit code {exit_code}, {error}")
+    wanted.holds(store)
+    job.run(store, place(prepared))
+    jobs.settled(store, wanted.final)
+    return Outcome(True, f"{call}: {exit_code}" if injected else f"fewer than {number} calls")
 
 
 def _losses(prepared: Prepared) -> list[str]:

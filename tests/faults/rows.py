@@ -36,7 +36,7 @@ ROWS = tuple(sorted((row for module in _MODULES for row in module.ROWS), key=lam
 
 
 def warm() -> None:
-    """Import what the jobs import, and put the stub in the place of the model. Java is started by forks that need it."""
+    """Import what the jobs import, and put the stub in the place of the model; forks that need Java start it."""
     import numpy  # noqa: F401
     import torch
     import transformers  # noqa: F401

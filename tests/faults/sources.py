@@ -13,13 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.commands.cli import WORDS
+
 CHUNK = 32  # tokens
 WIDTH = 16
 LEFT = 8  # tokens of left context in mode overlap
-WORDS = (
-    "harbour master ledger vessel basin dawn dusk cargo draught berth storm warning officer black cones gate pilots "
-    "visitors handbook lighthouse stairs handrail residual token"
-).split()
 State = dict[str, tuple[str, tuple[tuple[str, str, int, int], ...]]]
 """path -> (sha256 of the file, (sha256 of ids, sha256 of residual, first byte, last byte + 1) of each chunk)."""
 

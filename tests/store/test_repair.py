@@ -18,6 +18,7 @@ from comem_cli.select.store_repair import store_repair
 from comem_cli.store import format
 from comem_cli.store.check import CheckOptions, check_store
 from comem_cli.store.lock import WriterLock
+from comem_cli.store.reader import StoreReader
 from comem_cli.store.repair import Repair
 from comem_cli.store.rows import ChunkRow
 from comem_cli.store.run import IngestRun
@@ -254,3 +255,15 @@ def test_a_damaged_chunk_that_no_document_places_is_dropped(copy):
     job = repair(store)
     assert (job.done.dropped, job.done.rewritten) == (1, 0)
     assert residuals(store.path) == good
+
+
+def test_what_a_killed_repair_left_is_swept_by_the_next_although_nothing_is_damaged(copy):
+    store = copy()
+    with_index(store)
+    (store.path / "residuals/c/99").mkdir()
+    (store.path / "residuals/c/99/0").write_bytes(b"an orphan")
+    with StoreReader(store.path) as reader:
+        (store.path / "residuals/zarr.json").write_bytes(format.array_document(reader.width, reader.capacity, 9))
+    before, after = store_repair(store.path, lambda: store.files, device="cpu", note=pytest.fail).run()
+    assert {finding.code for finding in before.findings} == {"zarr-shape", "leftover-shard"}
+    assert after.findings == ()
