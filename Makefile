@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 COMEM := $(BIN)/comem
 
-.PHONY: demo test lint format clean
+.PHONY: demo test faults faults-full lint format clean
 
 demo: .venv/installed
 	$(COMEM) models pull
@@ -13,6 +13,13 @@ demo: .venv/installed
 
 test: .venv/installed-test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+# The fault table of DESIGN.md: every case seeded and logged; faults-full goes on where it was stopped.
+faults: .venv/installed-test
+	$(BIN)/python -m tests.faults --log build/faults.jsonl
+
+faults-full: .venv/installed-test
+	$(BIN)/python -m tests.faults --full --resume --log build/faults-full.jsonl
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -31,6 +31,8 @@ def main() -> int:
 
     chosen = [row for row in ROWS if not options.rows or row.number in options.rows]
     done = _logged(options) if options.resume and options.log else []
+    if options.log:
+        options.log.parent.mkdir(parents=True, exist_ok=True)
     log = options.log.open("a" if options.resume else "w") if options.log else None
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="comem-faults-") as folder:
