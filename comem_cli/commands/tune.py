@@ -44,7 +44,7 @@ def tune(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure splits and modes on your own documents, and recommend one.
+    """Recommend a split and mode, measured on your documents.
 
     Every arm is held against replay of the same packs: LM tax (ratio of perplexities), agreement of the first choice,
     copying of facts planted in your chunks, Read speed-up, Write. Recommended is the deepest split, then the cheapest
