@@ -122,7 +122,8 @@ def small(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "tokens": counts.tokens,
         "width": width,
-        "bytes": on_disk,
+        "residual_bytes": on_disk,
+        "catalogue_bytes": counts.catalogue_bytes,
         "raw_bytes": raw,
         "ratio": round(on_disk / raw, 4),
     }

@@ -23,6 +23,7 @@ from tests.faults.child import start
 
 NAMES = [f"f{number}.txt" for number in range(6)]
 TEXTS = [sources.text(f"text {number}", words) for number, words in enumerate((3, 25, 60, 90, 120, 12))]
+DIE = st.one_of(st.integers(1, 30), st.integers(1, 150), st.just(0))  # at which fault point; beyond the last: not
 EACH = 5  # histories a case
 STEPS = {False: 30, True: 500}
 
@@ -110,14 +111,14 @@ class History(RuleBasedStateMachine):
             sources.write(self.place.docs, self.files)
 
     @precondition(lambda self: self.files)
-    @rule(die=st.integers(0, 200))
+    @rule(die=DIE)
     def ingest(self, die: int) -> None:
         """Ingest, or crash on the way and do it again."""
         self._do(lambda: jobs.ingest(self.store, self.place), die, [self.held, self.files])
         self.made, self.held = True, dict(self.files)
 
     @precondition(lambda self: self.made and self.held)
-    @rule(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3), die=st.integers(0, 150))
+    @rule(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3), die=DIE)
     def forget(self, names: list[str], die: int) -> None:
         """Forget documents, or crash on the way and do it again; with nothing to forget, nothing happens."""
         after = {name: text for name, text in self.held.items() if name not in names}
@@ -125,7 +126,7 @@ class History(RuleBasedStateMachine):
         self.held = after
 
     @precondition(lambda self: self.made and self.held)
-    @rule(mode=st.sampled_from(["chunk", "overlap", "document"]), die=st.integers(0, 200))
+    @rule(mode=st.sampled_from(["chunk", "overlap", "document"]), die=DIE)
     def rewrite(self, mode: str, die: int) -> None:
         """Turn the store over to another mode, or crash on the way and do it again."""
         chosen: dict[str, object] = {"overlap": sources.LEFT} if mode == "overlap" else {"mode": mode}
