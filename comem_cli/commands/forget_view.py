@@ -45,6 +45,11 @@ def show_report(store: Path, report: Report) -> None:
             f"{store}: {len(report.documents)} documents forgotten; scanned {scanned.files} files, "
             f"{scanned.bytes:,} bytes: {len(scanned.traces)} traces"
         )
+    if report.again:
+        out.warning(
+            f"{len(report.again)} documents stay, the first {report.again[0]}: they were ingested again before this "
+            f"was finished; to forget them, name them: comem forget {store} PATH"
+        )
     if report.readers:
         raise PartialError(
             f"the documents are out of {store}, but bytes may be left until those who read it end",

@@ -82,7 +82,7 @@ def recall(
 def _sizes(text: str) -> list[int]:
     """Read --k; raises UsageError (2)."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) for part in parts):
         raise UsageError(f"--k {text} is no list of numbers from 1", "pass --k 4,12")
     return sorted({int(part) for part in parts})
 

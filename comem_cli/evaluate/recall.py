@@ -135,9 +135,11 @@ def read_cases(path: Path, corpus: Corpus, tokenizer: tokenizers.Tokenizer) -> l
     Raises: UsageError (2) naming the line that is no case, or whose evidence the store does not hold.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", f"write lines of {_EXAMPLE}") from error
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a JSON string may hold other line ends
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text", f"write lines of {_EXAMPLE}") from error
     cases = [
         _case(line, f"{path}, line {number}", corpus, tokenizer) for number, line in enumerate(lines, 1) if line.strip()
     ]
@@ -151,10 +153,11 @@ def _case(line: str, where: str, corpus: Corpus, tokenizer: tokenizers.Tokenizer
     try:
         given: Any = json.loads(line)
         question, spans, answers = given["question"], given.get("evidence", []), given.get("answers", [])
-        needs = [corpus.need(span["path"], int(span["start"]), int(span["end"])) for span in spans]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        needs = [corpus.need(span["path"], span["start"], span["end"]) for span in spans if _is_span(span)]
+        question.encode()  # no half of a surrogate pair: tokenizers refuse it
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise bad from error
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or not question.strip() or len(needs) < len(spans):
         raise bad
     if not needs:
         if not isinstance(answers, list) or not all(isinstance(one, str) and one.strip() for one in answers):
@@ -228,6 +231,11 @@ def make_query(scheme: TermScheme, tokenizer: tokenizers.Tokenizer) -> Callable[
         return Query(question, tuple(dict.fromkeys(scheme.terms(ids))))
 
     return query
+
+
+def _is_span(given: Mapping[str, Any]) -> bool:
+    start, end = given["start"], given["end"]
+    return type(start) is int and type(end) is int and 0 <= start < end
 
 
 def _share(case: Case, chosen: frozenset[int]) -> float:

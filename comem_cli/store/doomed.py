@@ -46,8 +46,10 @@ class Doomed:
 def find_doomed(catalogue: Catalogue, paths: Sequence[str]) -> Doomed:
     """Say what forgetting `paths` takes out of the store.
 
-    Raises: UsageError (2) for a relative path that several roots have, CorruptStoreError (13).
+    Raises: UsageError (2) for an empty path, and a relative one that several roots have; CorruptStoreError (13).
     """
+    if "" in paths:  # it would stand for the working folder: a shell variable that is not set must not forget that
+        raise UsageError("an empty PATH names no document", "pass . for all documents below the working folder")
     roots = {root.id: root.path for root in catalogue.rows(RootRow)}
     documents = [(roots.get(row.root_id, b""), row) for row in catalogue.rows(DocumentRow, "ORDER BY root_id, path")]
     chosen: dict[int, tuple[bytes, DocumentRow]] = {}

@@ -26,7 +26,7 @@ from comem_cli.store.pending import PENDING_NAME, Forgotten, ForgottenChunk
 from comem_cli.store.reader import INDEX_DIR
 from comem_cli.store.reclaim import CATALOGUE_ROOM, Moved, compact, with_dead_rows
 from comem_cli.store.remains import Remains
-from comem_cli.store.rows import ChunkRow, ShardRow
+from comem_cli.store.rows import ChunkRow, DocumentRow, RootRow, ShardRow
 from comem_cli.store.traces import Needle, Scanned, Trace, files_below, scan
 from comem_cli.store.unshared import narrow, shared_runs
 from comem_cli.store.writer import StoreWriter
@@ -40,11 +40,13 @@ HOLDER = "comem forget"  # what the lock file says: a command line would hold th
 class Report:
     """What was forgotten and what the last scan read and found.
 
-    documents: paths relative to their roots, of an unfinished `forget` too. readers: somebody had the store open all
+    documents: paths relative to their roots, of an unfinished `forget` too. again: those of an unfinished one that were
+    stored again since then; they stay. readers: somebody had the store open all
     the time, so bytes may be left. indexed: whether the index was built again. needles: byte strings looked for.
     """
 
     documents: tuple[str, ...]
+    again: tuple[str, ...]
     chunks: int
     moved: Moved
     indexed: bool
@@ -106,11 +108,20 @@ class Forget:
         indexed = self._index()
         readers = self._purge()
         scanned, needles = self._scan(readers)
-        documents = tuple(one.name for one in pending.load(writer.path))
-        report = Report(documents, len(doomed.chunks), moved, indexed, scanned, needles, readers)
+        gone, again = self._outcome()
+        report = Report(gone, again, len(doomed.chunks), moved, indexed, scanned, needles, readers)
         if report.done:
             pending.remove(writer.path)
         return report
+
+    def _outcome(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the documents that went, and of those that an ingest has stored again."""
+        catalogue = self._writer.catalogue
+        roots = {root.id: root.path for root in catalogue.rows(RootRow)}
+        stored = {(roots.get(row.root_id), row.path) for row in catalogue.rows(DocumentRow)}
+        forgotten = list(pending.load(self._writer.path))
+        again = [one.name for one in forgotten if (one.root, one.path) in stored]
+        return tuple(one.name for one in forgotten if (one.root, one.path) not in stored), tuple(again)
 
     def _doomed(self, paths: Sequence[str]) -> Doomed:
         doomed = find_doomed(self._writer.catalogue, paths)

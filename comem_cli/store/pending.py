@@ -13,6 +13,7 @@ import stat
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,19 @@ class Forgotten:
 def load(store: Path) -> Iterator[Forgotten]:
     """Stream what an unfinished `forget` left; nothing where there is none.
 
-    Raises: CorruptStoreError (13), ComemError (1).
+    Raises: CorruptStoreError (13) for one that cannot be read or names no document, ComemError (1).
     """
     path = store / PENDING_NAME
     try:
         with path.open("rb") as lines:
-            for line in lines:
+            first = lines.readline()
+            for line in chain((first,), lines):
                 yield _decode(json.loads(line))
     except FileNotFoundError:
         return
     except OSError as error:
         raise from_os_error(error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(f"{path} cannot be read: {error}", f"remove it, then: comem check {store}") from error
 
 

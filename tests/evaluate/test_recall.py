@@ -108,10 +108,17 @@ def test_cases_of_a_store_cite_bytes_of_its_files_or_answers(store, tmp_path):
             '{"question": "q"}',
             '{"question": "q", "answers": [1]}',
             '{"question": "q", "evidence": [1]}',
+            '{"question": "q", "evidence": [{"path": "doc0.txt", "start": 0, "end": 1e999}]}',
+            '{"question": "q", "evidence": [{"path": "doc0.txt", "start": 5, "end": 3}]}',
+            '{"question": "q", "evidence": [{"path": "doc0.txt", "start": "0", "end": "3"}]}',
+            '{"question": "\\ud800", "answers": ["harbour"]}',
+            "[" * 100_000,
         ):
             file.write_text(bad)
             with pytest.raises(UsageError, match="line 1"):
                 read_cases(file, corpus, tokenizer)
+        file.write_text('\ufeff{"question": "a line\u2028separator", "answers": ["harbour"]}\n')
+        assert [case.question for case in read_cases(file, corpus, tokenizer)] == ["a line\u2028separator"]
         file.write_text('{"question": "q", "evidence": [{"path": "none.txt", "start": 0, "end": 4}]}')
         with pytest.raises(UsageError, match="no such evidence"):
             read_cases(file, corpus, tokenizer)

@@ -359,8 +359,11 @@ def test_documents_that_are_stored_again_before_it_is_finished_are_no_trace(base
     with open_store(base) as writer:
         put(writer, SECRET, SECRETS, root=ROOT)
         writer.commit()
-    assert forget(base).done
+    report = forget(base)
+    assert report.done and (report.documents, report.again) == ((), (SECRET,))
     assert contents(base) == BEFORE
+    assert forget(base, SECRET).documents == (SECRET,)
+    check_forgotten(base)
 
 
 def test_without_room_for_what_must_move_nothing_is_changed_and_the_numbers_are_said(base, monkeypatch):
@@ -399,10 +402,25 @@ def test_a_damaged_live_chunk_stops_it_with_its_name_and_it_goes_on_after_the_re
     check_forgotten(base)
 
 
-def test_an_intent_that_cannot_be_read_is_named(base):
-    (base / pending.PENDING_NAME).write_bytes(b'{"root": 1}\n')
-    with pytest.raises(CorruptStoreError, match="cannot be read"):
-        forget(base, SECRET)
+@pytest.mark.parametrize("raw", [b'{"root": 1}\n', b"", b"\n", b"[]\n", b"null\n", b"[" * 100_000 + b"\n"])
+def test_an_intent_that_cannot_be_read_is_named(base, raw):
+    (base / pending.PENDING_NAME).write_bytes(raw)
+    for paths in ([], [SECRET]):
+        with pytest.raises(CorruptStoreError, match="cannot be read"):
+            forget(base, *paths)
+
+
+def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open_store(tmp_path / "s") as writer:
+        put(writer, "below.txt", [sample(0)], root=str(tmp_path))
+        for number in range(1, 4):
+            put(writer, f"{number}.txt", [sample(number)])
+        writer.commit()
+        assert len(find_doomed(writer.catalogue, ["."]).documents) == 1
+        for paths in ([""], ["1.txt", ""]):
+            with pytest.raises(UsageError, match="empty PATH"):
+                find_doomed(writer.catalogue, paths)
 
 
 FULL = """import errno, os, pathlib, shutil, sys
