@@ -48,7 +48,7 @@ def check(
         from comem_cli.store.check import CheckOptions, check_store
 
         report = check_store(target, CheckOptions(read_data, sample, seed), check_store_index)
-        show_report(report)
+        show_report(report, every_byte=read_data)
     if report.damage:
         _fail(target, report)
 

@@ -90,11 +90,16 @@ def _run(
     parsed = parse_arms(arms)
     out.note(f"making {len(tasks)} tasks ...")
     run = EvalRun(options.resolve_model(model), tasks, parsed, chosen, n, seed, data, to, out.note)
-    found = []
-    with out.progress("answers", run.total, "answer") as bar:
-        for record in run.records():
-            found.append(record)
-            bar.update()
+    found: list[Record] = []
+    try:
+        with out.progress("answers", run.total, "answer") as bar:
+            for record in run.records():
+                found.append(record)
+                bar.update()
+    except BaseException as error:
+        if not isinstance(error, Exception):  # an interruption
+            out.note(f"stopped at {len(found)} of {run.total} answers; run the same command again to go on")
+        raise
     return found
 
 

@@ -45,6 +45,8 @@ def show_report(store: Path, report: Report) -> None:
             f"{store}: {len(report.documents)} documents forgotten; scanned {scanned.files} files, "
             f"{scanned.bytes:,} bytes: {len(scanned.traces)} traces"
         )
+        if report.documents and not scanned.traces:
+            out.note("where their files still lie in the source folders, remove or ignore them before the next ingest")
     if report.again:
         out.warning(
             f"{len(report.again)} documents stay, the first {report.again[0]}: they were ingested again before this "
