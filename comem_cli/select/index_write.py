@@ -185,18 +185,26 @@ def _require_whole(folder: Path, count: int) -> None:
 
 
 def rename_over(new: Path, path: Path) -> None:
-    """Put the folder `new` at `path` and flush the rename; a crash between the two renames leaves none there."""
+    """Put the folder `new`, whose files are flushed, at `path`: names in it and the rename are durable at the end.
+
+    A crash between the two renames leaves none there.
+    """
     old = path.with_name(f".{path.name}.old")
     _remove(old)
+    _flush_names(new)
     if path.exists():
         path.rename(old)
     new.rename(path)
-    parent = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    _flush_names(path.parent)
     _remove(old)
+
+
+def _flush_names(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _remove(folder: Path) -> None:

@@ -1,10 +1,12 @@
-"""The index part of row 1: kill -9 while Lucene builds an index out of the one before."""
+"""The index's part of rows 1 and 5: kill -9 while Lucene builds; all of it is flushed before it is named."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,3 +64,45 @@ def run_killed(prepared: Prepared, case: str, folder: Path) -> Outcome:
     must(not findings, f"after the next build: {findings}")
     must(searches(store) == wanted, "the next build gives other hits")
     return Outcome(True, "named before the kill" if fresh else "stale after the kill")
+
+
+def run_flushed(prepared: Prepared, case: str, folder: Path) -> Outcome:
+    """Watch the kernel calls of a build: each file, its folder and the rename are flushed before the COMMIT."""
+    store = Path(shutil.copytree(prepared.folder / "stale", folder / "store"))
+    tracer = shutil.which("strace")
+    if tracer is None:
+        return Outcome(True, "needs strace", skipped=True)
+    waiting, go = os.pipe()
+    child = start(lambda: (os.read(waiting, 1), build(store, place(prepared), lambda: None)))
+    calls = "trace=fsync,fdatasync,openat,mkdir,rename,renameat,renameat2"
+    line = [tracer, "-f", "-y", "-s", "9999", "-p", str(child.pid), "-o", str(folder / "trace"), "-e", calls]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr is not None
+        said = strace.stderr.readline()
+        if "attached" not in said:
+            child.kill()
+            child.wait()
+            return Outcome(True, f"strace cannot attach: {said.strip()}", skipped=True)
+        os.write(go, b"1")
+        ended = child.wait()
+        strace.wait(20)
+    must(ended.returned, ended.error)
+    with StoreReader(store) as reader:
+        name = reader.index()[0]
+    building, final = store / "index" / f".{name}.building", store / "index" / str(name)
+    lines = (folder / "trace").read_text().splitlines()
+    flushed = {at: path for at, line in enumerate(lines) for path in re.findall(r" f(?:data)?sync\(\d+<([^>]*)>", line)}
+    renamed = next(at for at, line in enumerate(lines) if " rename" in line and f'"{building}"' in line)
+    before = {path for at, path in flushed.items() if at < renamed}
+    names = [path.name for path in final.iterdir()]  # Lucene flushes pending_segments_N and then renames it
+    unflushed = [one for one in names if not {str(building / one), str(building / f"pending_{one}")} & before]
+    must(not unflushed, f"not flushed before the rename: {unflushed}")
+    made = max(at for at, line in enumerate(lines) if "O_CREAT" in line and str(building) in line)
+    must(
+        any(made < at < renamed and path == str(building) for at, path in flushed.items()), "the folder is not flushed"
+    )
+    named = [at for at, path in flushed.items() if path.endswith("catalog.sqlite-wal") and at > renamed]
+    must(named, "no COMMIT after the rename")
+    after = [at for at, path in flushed.items() if path == str(store / "index") and renamed < at < named[0]]
+    must(after, "the rename is not flushed before the COMMIT")
+    return Outcome(True, f"{len(names)} files")

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from comem_cli.store import durable
-from tests.faults import jobs
+from tests.faults import jobs, row_index
 from tests.faults.bases import Calls, base, job_named, place, recorded
 from tests.faults.case import Outcome, Prepared, Row, must
 from tests.faults.child import start
@@ -112,7 +112,7 @@ def _fail_sqlite(prepared: Prepared, case: str, store: Path) -> Outcome:
 
 
 def _losses(prepared: Prepared) -> list[str]:
-    found = []
+    found = ["lucene-flush"]
     for job in jobs.JOBS:
         points = recorded(prepared, job).unsynced
         for kind in sorted(frozenset().union(*points)):
@@ -127,6 +127,8 @@ def _losses(prepared: Prepared) -> list[str]:
 
 def run_losing(prepared: Prepared, case: str, folder: Path) -> Outcome:
     """Cut the power at a fault point: the process dies, and what it had not flushed is lost in one of six ways."""
+    if case == "lucene-flush":
+        return row_index.run_flushed(prepared, case, folder)
     job = job_named(case)
     way, number = case.rpartition("-")[0].rpartition("-")[2], int(case.rpartition("-")[2])
     wanted = recorded(prepared, job)
@@ -163,5 +165,5 @@ def run_losing(prepared: Prepared, case: str, folder: Path) -> Outcome:
 
 ROWS = (
     Row(3, "the N-th write, fsync, rename, unlink or mkdir fails", _calls, run_failing, ("jobs",)),
-    Row(5, "loss of what was not flushed", _losses, run_losing, ("jobs",)),
+    Row(5, "loss of what was not flushed", _losses, run_losing, ("jobs", "indexed", "stale")),
 )

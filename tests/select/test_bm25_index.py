@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import stat
@@ -323,3 +324,20 @@ def test_an_index_says_which_terms_it_counts_and_unknown_ones_are_damage(tmp_pat
     (path / "terms").write_text("tokens 0\n")
     with pytest.raises(IndexStaleError, match="terms"):
         check_index(path)
+
+
+def test_names_in_a_new_index_are_flushed_before_it_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (done.append(("flush", os.readlink(f"/proc/self/fd/{fd}"))), fsync(fd)))
+    monkeypatch.setattr(Path, "rename", lambda old, new: (done.append(("rename", str(new))), rename(old, new)))
+    build(tmp_path / "i", {1: [5, 6], 2: [6]}).close()
+    building = str(tmp_path / ".i.building")
+    assert done == [
+        ("flush", f"{building}/terms"),
+        ("flush", building),
+        ("rename", str(tmp_path / "i")),
+        ("flush", str(tmp_path)),
+    ]
