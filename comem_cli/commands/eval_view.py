@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,9 +56,11 @@ def show(records: Sequence[Record], path: Path | None) -> None:
 
 
 def _numbers(row: dict[str, str]) -> dict[str, Any]:
-    """Turn the fields that are numbers into numbers."""
-    names = ("cohort", "cell", "arm", "interval")
-    return {name: cell if name in names else float(cell) for name, cell in row.items()}
+    """Turn the fields that are numbers into numbers; JSON has none that is not finite."""
+    texts = ("cohort", "cell", "arm", "interval")
+    numbers = {name: float(cell) for name, cell in row.items() if name not in texts}
+    finite = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+    return {name: finite.get(name, cell) for name, cell in row.items()}
 
 
 def _cells(row: CellRow) -> tuple[str, ...]:

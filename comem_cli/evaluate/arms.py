@@ -80,6 +80,6 @@ def parse_arms(specs: list[str]) -> tuple[Arm, ...]:
 
 
 def _number(spec: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UsageError(f"arm '{spec}': '{text}' is no number", _EXAMPLE)
     return int(text)

@@ -67,5 +67,5 @@ def _ordered(given: Mapping[str, _Value]) -> dict[str, _Value]:
 
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
     """Order 2048 before 16384; the name itself decides between 07 and 7."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], name
+    parts = re.split(r"([0-9]+)", name)  # no int(): a number may be too long for it
+    return [(len(part.lstrip("0")), part.lstrip("0")) if part.isdigit() else (-1, part) for part in parts], name

@@ -2,20 +2,23 @@
 
 A record is on disk (flushed and fsynced) before the next answer is computed, so a killed run loses at most one. A last
 line that a crash cut off is dropped on resume. (cell digest, example, arm) identifies a record; a run never writes one
-twice.
+twice, and one run at a time writes a file (flock).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
-from comem_cli.errors import UsageError
+from comem_cli.errors import LockedError, UsageError
 
 _BEGIN = b'{"cell":'  # of every record
 Key = tuple[str, str, str]  # cell digest, example id, arm
@@ -61,12 +64,17 @@ class RecordFile:
     """Append records to a JSONL file; a context manager. `done` holds those that were there already, by key."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create; raises UsageError (2) for a file that holds something else."""
+        """Open or create; raises UsageError (2) for what holds something else, LockedError (11) where a run has it."""
         self.path = path
+        if path.exists() and not path.is_file():  # reading a device or a pipe might never end
+            raise UsageError(f"{path} is no file", "pass another --out FILE")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.done: dict[Key, Record] = {record.key: record for record in read_records(path)} if path.exists() else {}
-        _drop_cut_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        with ExitStack() as stack:
+            self._file = stack.enter_context(path.open("a", encoding="utf-8"))
+            _lock(self._file, path)
+            self.done: dict[Key, Record] = {record.key: record for record in read_records(path)}
+            _drop_cut_line(path)
+            stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -89,25 +97,72 @@ def read_records(path: Path) -> Iterator[Record]:
 
     Raises: UsageError (2) for a file that cannot be read or a line that is no record.
     """
+    hint = "pass a file that comem eval wrote"
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no file", hint)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}", "pass a file that comem eval wrote") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text", hint) from error
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             yield _record(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{path}, line {number} is no record", "pass a file that comem eval wrote") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise UsageError(f"{path}, line {number} is no record", hint) from error
 
 
 def _record(given: dict[str, Any]) -> Record:
+    for name, value in given.items():
+        if not _FIELDS[name](value):
+            raise ValueError(name)
     return Record(**{**given, "chunks": tuple(given["chunks"])})
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_score(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_figures(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))  # a KL may be infinite
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("cell", "cell_digest", "cohort", "example", "group", "category", "arm", "identity"), _is_text),
+    **dict.fromkeys(("prediction", "finish", "error"), _is_text),
+    "score": _is_score,
+    "hit": lambda value: value is None or isinstance(value, bool),
+    "recall": lambda value: value is None or _is_score(value),
+    "chunks": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    **dict.fromkeys(("pack_tokens", "new_tokens"), _is_count),
+    **dict.fromkeys(("timing_ms", "extra"), _is_figures),
+}
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    """Keep other runs out until the file is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        hint = "wait for it to end, or pass another --out FILE"
+        raise LockedError(f"another run writes its answers to {path}", hint) from error
 
 
 def _drop_cut_line(path: Path) -> None:
     """Cut what a crash left of a line; raises UsageError (2) where it is not the beginning of a record."""
-    if not path.exists():
-        return
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     rest = data[whole : whole + len(_BEGIN)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from comem_cli.errors import UsageError
 from comem_cli.evaluate.arms import Arm
 from comem_cli.evaluate.records import Record, RecordFile
 from comem_cli.evaluate.runner import Runner, RunOptions
@@ -35,9 +36,8 @@ class EvalRun:
     ) -> None:
         self._files, self._arms, self._options, self._out, self._note = files, tuple(arms), options, out, note
         context = TaskContext(load.tokenizer(files), load.identity(files).tokenizer, data, n, seed)
-        self.cells: tuple[Cell, ...] = tuple(
-            cached_cell(spec, make_task(spec), context) for spec in dict.fromkeys(tasks)
-        )
+        made = [cached_cell(spec, make_task(spec), context) for spec in dict.fromkeys(tasks)]
+        self.cells: tuple[Cell, ...] = _each_once(made)
 
     @property
     def total(self) -> int:
@@ -50,6 +50,19 @@ class EvalRun:
             RecordFile(self._out) as records,
             Runner(self._files, self._arms, self._options, records, self._note) as runner,
         ):
+            runner.require_fit(self.cells)
             for cell in self.cells:
                 self._note(f"{cell.name}: {len(cell.examples)} examples, {cell.cohort}")
                 yield from runner.run(cell)
+
+
+def _each_once(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Drop cells that two specs name; raises UsageError (2) for two of one name that no report could tell apart."""
+    found: dict[tuple[str, str], tuple[str, Cell]] = {}
+    for cell in cells:
+        digest = cell.digest()
+        if found.setdefault((cell.cohort, cell.name), (digest, cell))[0] != digest:
+            raise UsageError(
+                f"two tasks are called '{cell.name}' and differ", "measure each into an --out FILE of its own"
+            )
+    return tuple(cell for _, cell in found.values())

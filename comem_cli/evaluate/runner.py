@@ -89,9 +89,12 @@ class Runner:
         self._files, self._options, self._records, self._note = files, options, records, note
         self._arms = sorted(arms, key=lambda arm: arm != REPLAY)  # replay first: others are held against it
         self._selector: Selector = options.choice().build()
+        room = max(0, self.identity.window - options.chunk)
         for arm in self._arms:
             if arm.split > self.identity.n_layers:
                 raise UsageError(f"arm '{arm.spec}': the model has {self.identity.n_layers} layers", "pass another j")
+            if arm.overlap > room:
+                raise UsageError(f"arm '{arm.spec}': overlap is outside 0..{room} tokens", "pass overlap=32")
         self._picked = pick(options.device, options.dtype)
         self._adapters = {arm: adapters_of(arm, self.identity, options.chunk) for arm in self._arms}
         self._identities = {arm: self._digest(arm) for arm in self._arms}
@@ -106,6 +109,30 @@ class Runner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close_workspace()
+
+    def require_fit(self, cells: Sequence[Cell]) -> None:
+        """Refuse, before hours of work, records that no report could show beside those of `cells`.
+
+        Raises: UsageError (2) where the records of a cell are about other examples (another n, seed or data), or an
+        arm's records of a cohort were made with other settings.
+        """
+        digests = {(cell.cohort, cell.name): cell.digest() for cell in cells}
+        cohorts = {cell.cohort for cell in cells}
+        identities = {arm.spec: identity for arm, identity in self._identities.items()}
+        for record in self._records.done.values():
+            if digests.get((record.cohort, record.cell), record.cell_digest) != record.cell_digest:
+                raise UsageError(
+                    f"{self._records.path} holds answers to other examples of '{record.cell}'",
+                    "repeat the --n, --seed and data of that run, or pass another --out FILE",
+                )
+            if record.cohort in cohorts and identities.get(record.arm, record.identity) != record.identity:
+                raise self._other_settings(record.arm)
+
+    def _other_settings(self, arm: str) -> UsageError:
+        return UsageError(
+            f"{self._records.path} holds answers of '{arm}' that were made with other settings",
+            "repeat the settings of that run, or pass another --out FILE",
+        )
 
     def run(self, cell: Cell) -> Iterator[Record]:
         """Yield the record of every (example, arm), those that were there already included.
@@ -124,10 +151,7 @@ class Runner:
     def _known(self, digest: str, example: Example, arm: Arm) -> Record | None:
         record = self._records.done.get((digest, example.id, arm.spec))
         if record is not None and record.identity != self._identities[arm]:
-            raise UsageError(
-                f"{self._records.path} holds answers of '{arm.spec}' that were made with other settings",
-                "repeat the settings of that run, or pass another --out FILE",
-            )
+            raise self._other_settings(arm.spec)
         return record
 
     def _answer(self, cell: Cell, digest: str, example: Example, missing: Sequence[Arm]) -> Iterator[Record]:

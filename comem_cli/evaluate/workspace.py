@@ -6,6 +6,7 @@ are those of `ask`, because they are its code. Residuals are made by the arms fr
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -105,10 +106,20 @@ def _write_sources(folder: Path, documents: Sequence[Document]) -> None:
         if name.is_absolute() or ".." in name.parts or any(part.startswith(".") for part in name.parts):
             raise UsageError(f"'{document.name}' is no name of a document", "use relative paths without leading dots")
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            raise UsageError(f"two documents are named '{document.name}'", "give each document a name of its own")
-        path.write_bytes(document.text.encode())
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(document.text.encode())
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise UsageError(
+                f"two documents are named '{document.name}', or one is a folder of the other",
+                "give each document a name of its own",
+            ) from error
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            shown = document.name[:40]
+            raise UsageError(f"the document name '{shown}...' is too long", "use names of up to 255 bytes") from error
 
 
 def _ingest(folder: Path, files: ModelFiles, chunk: int, scheme: TermScheme) -> None:

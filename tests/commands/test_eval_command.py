@@ -109,6 +109,17 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_records(evalua
     assert untimed(path) == untimed(evaluated.folder / "a.jsonl")
 
 
+def test_an_interrupted_run_says_how_far_it_came_and_how_to_go_on(evaluated: World) -> None:
+    process = evaluated.start("eval", "jsonl:own.jsonl", *ARMS, *SMALL, "--n", "0", "--out", "stopped.jsonl")
+    path = evaluated.folder / "stopped.jsonl"
+    while process.poll() is None and (not path.exists() or path.read_text().count("\n") < 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode in (130, 0)
+    assert process.returncode == 0 or "of 9 answers; run the same command again to go on" in err
+
+
 def test_records_of_another_file_are_reported_with_these(evaluated: World) -> None:
     world = evaluated
     for arm, name in (("replay", "one.jsonl"), ("comem:j=2", "two.jsonl")):
@@ -153,3 +164,32 @@ def test_what_cannot_be_measured_is_refused_in_one_line(world: World, arguments:
 def test_other_settings_are_not_mixed_in(evaluated: World) -> None:
     line = ["eval", "jsonl:own.jsonl", *ARMS, *SMALL, "--n", "0", "--out", "a.jsonl", "--top-k", "1"]
     evaluated.run(*line).failed(2, "other settings", "--out")
+
+
+def test_other_examples_of_the_same_cell_are_refused_before_any_answer(evaluated: World) -> None:
+    before = (evaluated.folder / "a.jsonl").read_bytes()
+    for other in (["--n", "2"], ["--n", "1", "--seed", "5"]):
+        line = ["eval", "jsonl:own.jsonl", *ARMS, *SMALL, *other, "--out", "a.jsonl"]
+        evaluated.run(*line).failed(2, "other examples", "--out")
+    # an arm that this file does not hold yet must not be put beside answers of other settings either
+    line = ["eval", "jsonl:own.jsonl:scorer=exact_match", "--arm", "replay", *SMALL, "--n", "0", "--out", "a.jsonl"]
+    evaluated.run(*line).failed(2, "other examples")
+    assert (evaluated.folder / "a.jsonl").read_bytes() == before
+
+
+def test_a_cell_that_two_specs_name_is_measured_once(evaluated: World) -> None:
+    line = ["--arm", "replay", *SMALL, "--n", "0", "--out", "once.jsonl"]
+    ran = evaluated.run("eval", "jsonl:own.jsonl", "jsonl:./own.jsonl", *line)
+    assert ran.code == 0, ran.err
+    assert len(records(evaluated.folder / "once.jsonl")) == 3
+    clash = ["jsonl:own.jsonl", "jsonl:own.jsonl:scorer=exact_match"]
+    evaluated.run("eval", *clash, *line[:-1], "clash.jsonl").failed(2, "two tasks", "jsonl:own")
+    assert not (evaluated.folder / "clash.jsonl").exists()
+
+
+def test_json_holds_no_number_that_is_not_finite(evaluated: World) -> None:
+    lines = [{**one, "extra": {"first_token_kl": float("nan")}} for one in records(evaluated.folder / "a.jsonl")]
+    (evaluated.folder / "nan.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ran = evaluated.run("eval", "--out", "nan.jsonl", "--json")
+    rows = json.loads(ran.out, parse_constant=lambda name: pytest.fail(name))["rows"]
+    assert all(row["first_token_kl"] is None for row in rows)

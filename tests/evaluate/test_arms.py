@@ -35,6 +35,8 @@ def test_a_spec_is_read_and_named_canonically(spec: str, arm: Arm, canonical: st
         "comem:j=-1",
         "comem:j=x",
         "comem:j=²",
+        f"comem:j={'9' * 5000}",
+        "comem:j=1,overlap=99999999999",
         "comem:j=1,j=2",
         "comem:j=1,mode=chunk,overlap=3",
         "comem:j=1,mode=overlap",

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from comem_cli.errors import UsageError
+from comem_cli.errors import LockedError, UsageError
 from comem_cli.evaluate.records import Record, RecordFile, read_records
 
 
@@ -53,3 +56,66 @@ def test_a_file_of_text_without_a_line_end_is_not_emptied(tmp_path: Path) -> Non
     with pytest.raises(UsageError):
         RecordFile(path)
     assert path.read_text() == "my notes"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("score", "1"),
+        ("score", None),
+        ("score", True),
+        ("score", float("nan")),
+        ("recall", float("nan")),
+        ("recall", "all"),
+        ("hit", "yes"),
+        ("group", [1]),
+        ("cell", None),
+        ("arm", 5),
+        ("example", ["x"]),
+        ("chunks", "abc"),
+        ("chunks", [5]),
+        ("extra", 5),
+        ("extra", {"first_token_kl": "none"}),
+        ("pack_tokens", None),
+        ("pack_tokens", -1),
+        ("timing_ms", {"read": None}),
+        ("unknown", 1),
+    ],
+)
+def test_a_field_of_another_kind_is_no_record(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "records.jsonl"
+    good = asdict(record("1"))
+    path.write_text(f"{json.dumps(good)}\n{json.dumps({**good, 'example': '2', name: value})}\n")
+    with pytest.raises(UsageError, match="line 2 is no record"):
+        list(read_records(path))
+
+
+def test_a_kl_that_is_not_finite_comes_back(tmp_path: Path) -> None:
+    with RecordFile(tmp_path / "r") as file:
+        file.add(record("1", extra={"first_token_kl": float("inf")}))
+    assert next(read_records(tmp_path / "r")).extra == {"first_token_kl": float("inf")}
+
+
+def test_json_too_deep_to_be_read_is_no_record(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("[" * 100_000 + "\n")
+    with pytest.raises(UsageError, match="line 1"):
+        list(read_records(tmp_path / "r"))
+
+
+def test_a_second_run_into_one_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with RecordFile(path) as file:
+        with pytest.raises(LockedError, match="another run"):
+            RecordFile(path)
+        file.add(record("1"))
+    with RecordFile(path) as file:
+        assert len(file.done) == 1
+
+
+def test_what_is_no_regular_file_is_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(UsageError, match="is no file"):
+            RecordFile(path)
+        with pytest.raises(UsageError, match="is no file"):
+            list(read_records(path))

@@ -199,6 +199,14 @@ def test_a_split_that_the_model_does_not_have_is_refused(files: load.ModelFiles,
         Runner(files, [Arm(7)], OPTIONS, records, silent)
 
 
+def test_an_overlap_that_ingest_would_refuse_is_refused(files: load.ModelFiles, tmp_path: Path) -> None:
+    room = load.identity(files).window - OPTIONS.chunk
+    with RecordFile(tmp_path / "r") as records:
+        Runner(files, [Arm(2, "overlap", room)], OPTIONS, records, silent)
+        with pytest.raises(UsageError, match=f"outside 0..{room}"):
+            Runner(files, [Arm(2, "overlap", room + 1)], OPTIONS, records, silent)
+
+
 def test_first_token_kl_is_that_of_torch_distributions() -> None:
     from comem_cli.evaluate.runner import _first_token
 

@@ -87,6 +87,11 @@ def test_what_cannot_be_ingested_is_named(files: load.ModelFiles) -> None:
         Workspace((Document("empty.txt", ""),), files, tokenizer, IterativeBm25(), 48)
     with pytest.raises(UsageError, match="two documents"):
         Workspace((Document("a.txt", "x"), Document("a.txt", "y")), files, tokenizer, IterativeBm25(), 48)
+    for pair in (("a", "a/b"), ("a/b", "a")):
+        with pytest.raises(UsageError, match="folder of the other"):
+            Workspace(tuple(Document(name, "x") for name in pair), files, tokenizer, IterativeBm25(), 48)
+    with pytest.raises(UsageError, match="too long"):
+        Workspace((Document("x" * 300, "x"),), files, tokenizer, IterativeBm25(), 48)
 
 
 def test_the_folder_is_gone_afterwards(files: load.ModelFiles) -> None:

@@ -82,7 +82,7 @@ def read_json(path: Path) -> Any:
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
     """Read a JSONL file as (line number, value), empty lines left out; raises UsageError (2) naming file and line."""
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(read_text(path).removeprefix("\ufeff").split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -93,6 +93,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 def read_text(path: Path) -> str:
     """Read a UTF-8 file; raises UsageError (2)."""
+    if path.exists() and not path.is_file():  # a pipe gives its text once, and it is read for its digest as well
+        raise UsageError(f"{path} is no file", "pass a file on disk")
     try:
         with path.open(encoding="utf-8", newline="") as file:  # a text keeps its own line ends
             return file.read()

@@ -55,6 +55,8 @@ class Jsonl:
             except (KeyError, TypeError, ValueError) as error:
                 reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
                 raise UsageError(f"{self.path}, line {number}: {reason}", _HINT) from error
+        if not examples:
+            raise UsageError(f"{self.path} holds no question", _HINT)
         digest = file_sha256(self.path)
         return Cell(
             task="jsonl",

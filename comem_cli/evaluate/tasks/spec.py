@@ -14,6 +14,7 @@ from comem_cli.evaluate.task import Task
 
 Name = TypeVar("Name", bound=str)
 
+_DIGITS = 9
 _OPTIONS = re.compile(r"[a-z_]+=[^:=,]+(?:,[a-z_]+=[^:=,]+)*")
 
 
@@ -41,7 +42,7 @@ class Options:
         """Return SIZE as a whole number of at least `low`; raises UsageError (2) naming `example` as a good one."""
         size = self.size()
         hint = f"pass for example {self.name}:{example}"
-        if not size.isascii() or not size.isdecimal():
+        if not size.isascii() or not size.isdecimal() or len(size) > _DIGITS:
             raise UsageError(f"{self.spec}: {self.name} needs a size, a whole number", hint)
         if int(size) < low:
             raise UsageError(f"{self.spec}: the size is at least {low}", hint)
@@ -50,7 +51,7 @@ class Options:
     def whole(self, key: str, default: int, low: int, high: int) -> int:
         """Return an option as a whole number in [low, high]; raises UsageError (2)."""
         text = self._take(key, str(default))
-        if not text.isascii() or not text.isdecimal() or not low <= int(text) <= high:
+        if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or not low <= int(text) <= high:
             hint = f"pass for example {key}={default}"
             raise UsageError(f"{self.spec}: {key} is a whole number from {low} to {high}", hint)
         return int(text)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,22 @@ def test_what_is_no_object_is_named_by_line(tmp_path: Path, wrong: str) -> None:
     (tmp_path / "mine.jsonl").write_text(f"\n{wrong}\n")
     with pytest.raises(UsageError, match=r"mine\.jsonl, line 2"):
         Jsonl(tmp_path / "mine.jsonl").cell(context(None))
+
+
+def test_a_byte_order_mark_is_none_of_the_first_line(tmp_path: Path) -> None:
+    write_lines(tmp_path / "mine.jsonl", [line()])
+    text = (tmp_path / "mine.jsonl").read_text()
+    (tmp_path / "mine.jsonl").write_text("\ufeff" + text)
+    assert len(Jsonl(tmp_path / "mine.jsonl").cell(context(None)).examples) == 1
+
+
+def test_a_file_without_a_question_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("\n")
+    with pytest.raises(UsageError, match="holds no question"):
+        Jsonl(tmp_path / "mine.jsonl").cell(context(None))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is no file"):
+        Jsonl(tmp_path / "pipe").cell(context(None))
 
 
 def test_the_spec_names_path_scorer_and_length(tmp_path: Path) -> None:
