@@ -35,6 +35,8 @@ class Unsynced:
         """Take note of a COMMIT."""
         if point == "commit.after":
             self.wal = self._wal_size()
+            for name in filter(_of_sqlite, list(self.names)):  # the first flush of a -wal flushes its folder too
+                del self.names[name]
 
     def kinds(self) -> Iterator[str]:
         """Yield what kinds of file could lose something now."""
@@ -73,7 +75,8 @@ class Unsynced:
             fd = real(path, flags, *args, **kwargs)
             if new:
                 self.names[full] = None
-                self.dirty.add(full)
+                if not _of_sqlite(full):
+                    self.dirty.add(full)
             return fd
 
         return call
@@ -121,6 +124,10 @@ class Unsynced:
     def lost(self) -> tuple[list[str], dict[str, bytes | None], int]:
         """Return what `lose` needs, for another process."""
         return sorted(self.dirty), self.names, self.wal
+
+
+def _of_sqlite(path: str) -> bool:
+    return os.path.basename(path).startswith("catalog.sqlite")
 
 
 def _kind(name: str) -> str:
