@@ -76,7 +76,7 @@ TRAPS: dict[str, Callable[[Path], object]] = {
     "unknown-codec": _codec,
     "path-out": lambda store: forge(store, "document", "path", b"../../../etc/passwd"),
     "index-out": _fact("index_name", "../../up"),
-    "huge-value": lambda store: faults.execute(store, f"UPDATE chunk SET ids = zeroblob({2**27})"),
+    "huge-value": lambda store: faults.execute(store, f"UPDATE chunk SET ids = zeroblob({2**27}) WHERE id = 1"),
     "endless-view": _endless,
     "deep-json": _fact("fingerprint", "[" * 100_000),
 }
