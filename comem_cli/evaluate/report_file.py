@@ -27,5 +27,16 @@ def check_ending(path: Path) -> None:
 def write_report(report: Report, path: Path) -> None:
     """Write the report; raises as `check_ending` does, and OSError."""
     check_ending(path)
+    write_aside(path, _FORMS[path.suffix](report))
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Write a text file whole or not at all, its folder too; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_FORMS[path.suffix](report), encoding="utf-8")
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -9,6 +9,8 @@ from comem_cli.evaluate.arms import Arm, parse_arm
 from comem_cli.model.adapter import Adapter, Interface, choose_adapter, read_adapter
 from comem_cli.model.load import ModelIdentity
 
+MOST = 100_000  # packs, chunks, needles or repetitions: more is a slip of the finger
+
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -43,7 +45,12 @@ class TuneOptions:
                 raise UsageError(f"--{name} {getattr(self, name)} is below {least}", f"pass --{name} {max(least, 4)}")
         if self.questions is not None and self.questions < 1:
             raise UsageError(f"--questions {self.questions} is below 1", "pass --questions 100")
-        if self.loss < 0 or not 0 <= self.copy_loss <= 1:
+        for name, most in (("packs", MOST), ("chunks", MOST), ("needles", MOST), ("repeat", MOST)):
+            if getattr(self, name) > most:
+                raise UsageError(f"--{name} {getattr(self, name)} is above {most}", f"pass --{name} 10")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} is outside 0..2^63 - 1", "pass --seed 0")
+        if not 0 <= self.loss < float("inf") or not 0 <= self.copy_loss <= 1:  # NaN fails both
             raise UsageError("a loss budget is below 0, or above all that there is to copy", "pass --loss-budget 0.02")
         if not self.modes:
             raise UsageError("no mode to measure", "pass --mode chunk,overlap=32,document")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from comem_cli.errors import UsageError
+from comem_cli.evaluate.report_file import write_aside
 from comem_cli.evaluate.svg_canvas import LINE, MARGIN, PLOT, SIZE, Canvas, printable, text_width
 from comem_cli.evaluate.tune import Tuning
 from comem_cli.evaluate.tune_choice import frontier, meets, sentence
@@ -36,8 +37,7 @@ def check_ending(path: Path) -> None:
 def write_report(found: Tuning, path: Path, corpus: str) -> None:
     """Write the report; raises as `check_ending` does, and OSError."""
     check_ending(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg(found) if path.suffix == ".svg" else markdown(found, corpus), encoding="utf-8")
+    write_aside(path, svg(found) if path.suffix == ".svg" else markdown(found, corpus))
 
 
 def markdown(found: Tuning, corpus: str) -> str:

@@ -138,3 +138,19 @@ def test_the_ending_chooses_the_form(tmp_path: Path, ending, begin):
     assert path.read_text(encoding="utf-8").startswith(begin)
     with pytest.raises(UsageError, match=r"ends in \.md, \.tsv, \.svg"):
         write_report(whole(), tmp_path / "report.png")
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from comem_cli.evaluate.report_file import write_aside
+
+    path = tmp_path / "r.md"
+    write_aside(path, "before")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_aside(path, "after")
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["r.md"]

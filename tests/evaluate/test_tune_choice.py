@@ -113,3 +113,15 @@ def test_dominated_arms_are_marked() -> None:
     ]
     assert frontier(rows) == [False, True, False, True, False, True]
     assert frontier([row(6), row(6)]) == [True, True]  # equals do not dominate each other
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"seed": -1}, {"loss": float("nan")}, {"copy_loss": float("nan")}, {"packs": 10**8}, {"loss": float("inf")}],
+)
+def test_options_out_of_range_are_refused(values: dict[str, float]) -> None:
+    from comem_cli.errors import UsageError
+    from comem_cli.evaluate.tune_options import TuneOptions
+
+    with pytest.raises(UsageError):
+        TuneOptions(**values).checked()  # type: ignore[arg-type]
