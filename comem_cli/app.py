@@ -162,4 +162,7 @@ def main() -> None:
         code = _outcome(error)
     except SystemExit as error:  # Typer's answer to a pipe that closed while it printed help
         code = _broken_pipe() if isinstance(error.__context__, BrokenPipeError) else error.code
+    if code in (130, 143):
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second one, while Python ends, changes nothing any more
+            signal.signal(number, signal.SIG_IGN)
     sys.exit(code)

@@ -134,6 +134,14 @@ def test_an_unforeseen_error_is_one_line_too(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_second_interruption_while_the_command_ends_changes_nothing(world: World, number: str) -> None:
+    again = f"import atexit, os, signal\natexit.register(lambda: os.kill(os.getpid(), signal.{number}))\n"
+    first = "import comem_cli.commands.options as o\ndef stop():\n    raise KeyboardInterrupt\no.only_store = stop"
+    done = world.python(again + first, "stats")
+    assert (done.code, done.out, done.err) == (130, "", "")
+
+
 def test_without_a_name_the_only_store_is_meant_and_several_are_refused(copied: World) -> None:
     assert copied.run("stats", "--json").json["store"] == "stores/docs"
     (copied.folder / "stores/docs").rename(copied.folder / "stores/one")
