@@ -58,7 +58,7 @@ class Row:
     run: Run
     needs: tuple[str, ...] = ()
     batch: int = 1
-    seconds: float = 120.0
+    seconds: float = 300.0
 
 
 class NotHeldError(Exception):

@@ -69,4 +69,4 @@ def _run(prepared: Prepared, case: str, folder: Path, line: list[str]) -> None:
         must(len(set(rows)) == 1, "a table was cut")
 
 
-ROWS = (Row(18, "odd places and environments", lambda prepared: list(PLACES), run, ("jobs",)),)
+ROWS = (Row(18, "odd places and environments", lambda prepared: list(PLACES), run, ("jobs",), seconds=600),)

@@ -145,4 +145,4 @@ def _drain(reading: int) -> str:
     return raw.decode()
 
 
-ROWS = (Row(12, "signals, a closed pipe, a hang-up", _cases, run, ("jobs", "indexed")),)
+ROWS = (Row(12, "signals, a closed pipe, a hang-up", _cases, run, ("jobs", "indexed"), seconds=400),)
