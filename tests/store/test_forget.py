@@ -428,11 +428,11 @@ from killed_forget import KEPT, ROOT, SECRET, forget, traces, write_store
 from samples import contents, expected
 from comem_cli.errors import NoSpaceError
 after = {(ROOT, name): expected(chunks) for name, chunks in KEPT.items()}
-write_store(pathlib.Path("/tmp/forget-full"))
+write_store(pathlib.Path(sys.argv[1]))
 refused = done = 0
 for kib in range(0, 1400, 100):
     path = pathlib.Path("/mnt/s")
-    shutil.copytree("/tmp/forget-full", path)
+    shutil.copytree(sys.argv[1], path)
     free = os.statvfs("/mnt").f_bavail * os.statvfs("/mnt").f_frsize
     with open("/mnt/reserve", "wb") as file:
         file.write(bytes(free - kib * 1024))
@@ -453,10 +453,12 @@ print(refused, done)"""
 
 
 @needs_mount
-def test_on_a_disk_that_is_full_for_real_it_is_done_or_refused_with_numbers_and_the_store_is_whole(monkeypatch):
+def test_on_a_disk_that_is_full_for_real_it_is_done_or_refused_with_numbers_and_the_store_is_whole(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    script = """mount -t tmpfs none /tmp; mount -t tmpfs -o size=8m none /mnt; "$1" -c "$2" """
-    ran = _unshared(script, sys.executable, FULL)
+    script = """mount -t tmpfs -o size=8m none /mnt; "$1" -c "$2" "$3" """
+    ran = _unshared(script, sys.executable, FULL, str(tmp_path / "template"))
     assert ran.returncode == 0, ran.stderr
     refused, done = map(int, ran.stdout.split())
     assert refused > 5 and done >= 1
