@@ -25,6 +25,7 @@ for _name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
 from comem_cli.store.reader import StoreReader  # noqa: E402
 from tests.commands.cli import COMEM, write_documents  # noqa: E402
 from tests.faults import loop_asks, loop_readers, loop_writers  # noqa: E402
+from tests.faults.child import in_child  # noqa: E402
 
 WATCHED = "import sys, atexit\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
 
@@ -134,9 +135,8 @@ def small(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def memory(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Ingest texts of several sizes with a tiny model, in files of about 100 kB; report the peak of each command."""
-    from tests.tiny import save_tiny
-
-    model = save_tiny(folder / "model", layers=2, hidden_size=16, head_dim=4, intermediate_size=16)
+    model = folder / "model"
+    in_child(lambda: _save_model(model))  # a child's peak begins with what its parent holds
     found: dict[str, Any] = {}
     for size in options.megabytes:
         docs = folder / f"docs{size}"
@@ -157,6 +157,12 @@ def memory(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             "tokens": last.get("tokens"),
         }
     return found
+
+
+def _save_model(folder: Path) -> None:
+    from tests.tiny import save_tiny
+
+    save_tiny(folder, layers=2, hidden_size=16, head_dim=4, intermediate_size=16)
 
 
 def _prose(docs: Path, files: int) -> None:

@@ -24,12 +24,12 @@ from tests.faults.child import start
 NAMES = [f"f{number}.txt" for number in range(6)]
 TEXTS = [sources.text(f"text {number}", words) for number, words in enumerate((3, 25, 60, 90, 120, 12))]
 DIE = st.one_of(st.integers(1, 30), st.integers(1, 150), st.just(0))  # at which fault point; beyond the last: not
-EACH = 5  # histories a case
+EACH = {False: 5, True: 1}  # histories a case, by `full`
 STEPS = {False: 30, True: 500}
 
 
 def _cases(prepared: Prepared) -> list[str]:
-    return numbered("histories", 200 if prepared.full else 20)
+    return numbered("histories", 1000 if prepared.full else 20)
 
 
 def run(prepared: Prepared, case: str, folder: Path) -> Outcome:
@@ -43,7 +43,7 @@ def run(prepared: Prepared, case: str, folder: Path) -> Outcome:
         log = counted
 
     chosen = settings(
-        max_examples=EACH,
+        max_examples=EACH[prepared.full],
         stateful_step_count=STEPS[prepared.full],
         deadline=None,
         database=None,
@@ -184,4 +184,4 @@ class History(RuleBasedStateMachine):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-ROWS = (Row(20, f"random histories, {EACH} a case, against a dict", _cases, run, ("jobs",), seconds=600),)
+ROWS = (Row(20, "random histories against a dict (a case: 5 of 30 steps)", _cases, run, ("jobs",), seconds=1200),)
