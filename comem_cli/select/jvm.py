@@ -30,6 +30,7 @@ OPTIONS = (
     "-Xrs",  # SIGINT, SIGTERM, SIGHUP and SIGQUIT stay with Python
     "-Xmx1g",  # an index is memory-mapped, outside the heap
     "-XX:+UseSerialGC",  # no collector threads beside the model's
+    *("-Xms16m", "-Xmn8m", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20"),  # else garbage grows with the corpus
     "-XX:-UsePerfData",  # no file in /tmp
     "-Xlog:disable",  # the machine logs its warnings to stdout otherwise
     "-XX:+DisplayVMOutputToStderr",  # even its last words stay off stdout
