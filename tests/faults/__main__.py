@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ def main() -> int:
         options.log.parent.mkdir(parents=True, exist_ok=True)
     log = options.log.open("a" if options.resume else "w") if options.log else None
     start = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # remove the folder even then
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="comem-faults-") as folder:
         prepared = Prepared(Path(folder).resolve(), options.seed, options.full)
         warm()

@@ -84,6 +84,7 @@ def _start(prepared: Prepared, row: Row, cases: list[str], folder: Path) -> _Run
     try:
         os.close(reading)
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _work(prepared, row, cases, folder, writing)
     finally:
         os._exit(0)  # whatever happens, a fork must not go on as its parent would
