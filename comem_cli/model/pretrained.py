@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
 
 
 def read_model(directory: Path, dtype: torch.dtype, **extra: Any) -> PreTrainedModel:
-    """Read a causal language model onto the CPU, in eval mode, without gradients, with SDPA attention.
+    """Read a causal language model onto the CPU, in eval mode, without gradients, with SDPA where it has that.
 
     extra: further arguments of `from_pretrained` (a GGUF file and its quantisation). Raises ModelError when the file
     does not give a value for every weight: Transformers would fill the gaps at random. Raises what Transformers raises
@@ -50,12 +50,13 @@ def read_model(directory: Path, dtype: torch.dtype, **extra: Any) -> PreTrainedM
     """
     from transformers import AutoModelForCausalLM
 
+    from comem_cli.model.attention import group_queries
+
     read: Any = AutoModelForCausalLM.from_pretrained  # its types know no `output_loading_info`
     with quiet():
         model, report = read(
             directory,
             dtype=dtype,
-            attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -70,6 +71,7 @@ def read_model(directory: Path, dtype: torch.dtype, **extra: Any) -> PreTrainedM
             "download the model again, or pass --model with a complete one",
         )
     model.requires_grad_(False)
+    group_queries(model)
     loaded: PreTrainedModel = model.eval()
     return loaded
 

@@ -19,6 +19,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopP
 
 from comem_cli.errors import UsageError
 from comem_cli.model.split import SplitModel
+from comem_cli.read.cache import reserve
 from comem_cli.read.layout import FRESH, Layout
 
 
@@ -98,7 +99,9 @@ class Reader:
         if not query:
             raise UsageError("the question has no tokens", "ask a question in words")
         clock = Clock(self.split.device)
-        lower_cache, upper_cache = self.split.lower_cache(), self.split.upper_cache()
+        more = len(query) + sampling.max_new_tokens
+        lower_cache = reserve(self.split.lower_cache(), more)
+        upper_cache = reserve(self.split.upper_cache(), 1 + len(rows) + more)
         pack = self.pack(rows, query, lower_cache)
         timing = {"query_write": clock.lap()}
         logits, last = self.read(pack, len(query), upper_cache, layout)
@@ -143,7 +146,9 @@ class Reader:
             mask = {kind: part.to(split.device) for kind, part in mask.items()}
         elif mask is not None:
             mask = mask.to(split.device)
-        logits = split.upper(pack, cache, positions=positions, mask=mask)
+        # As an index, not as a slice: the head would copy all its weights for a row that is not contiguous.
+        last = torch.tensor([pack.shape[1] - 1], device=split.device)
+        logits = split.upper(pack, cache, positions=positions, mask=mask, keep=last)
         return logits, None if positions is None else positions[:, -1:]
 
     def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: DynamicCache) -> torch.Tensor:

@@ -1,0 +1,72 @@
+"""KV caches of a Read: room that is set aside once, so that no token of an answer copies what is there.
+
+Transformers' `DynamicCache` joins old and new keys into a new tensor for every token. Here each of its full-attention
+layers has a buffer for the pack and the longest answer; what it hands out are views of it. Sliding layers, which keep a
+window only, and layers of other kinds stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+
+class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # Transformers' base carries no types
+    """Hold keys and values, (b, heads, n, d) each, at the head of buffers with room for `capacity` positions.
+
+    A layer that outgrows its room takes twice as much.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        """Set the room; the buffers are made at the first update."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._capacity = capacity
+        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append keys and values (b, heads, t, d) and return all there are."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        before = self.get_seq_length()
+        now = before + key_states.shape[-2]
+        if self._buffers is None or now > self._buffers[0].shape[-2]:
+            self._capacity = max(self._capacity, now if self._buffers is None else 2 * now)
+            grown = (self._room(key_states), self._room(value_states))
+            for buffer, held in zip(grown, (self.keys, self.values), strict=True):
+                if before and held is not None:
+                    buffer[:, :, :before] = held
+            self._buffers = grown
+        keys, values = self._buffers
+        keys[:, :, before:now] = key_states
+        values[:, :, before:now] = value_states
+        self.keys, self.values = keys[:, :, :now], values[:, :, :now]
+        return self.keys, self.values
+
+    def reset(self) -> None:
+        """Drop everything."""
+        self._buffers = None
+        super().reset()
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each sequence; the buffers are made anew at the next update."""
+        super().batch_repeat_interleave(repeats)
+        self._buffers = None
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the sequences at `indices`; the buffers are made anew at the next update."""
+        super().batch_select_indices(indices)
+        self._buffers = None
+
+    def _room(self, states: torch.Tensor) -> torch.Tensor:
+        return states.new_empty((*states.shape[:-2], self._capacity, states.shape[-1]))
+
+
+def reserve(cache: DynamicCache, positions: int) -> DynamicCache:
+    """Give the empty full-attention layers of a cache room for so many positions; returns the cache."""
+    cache.layers = [ReservedLayer(positions) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
