@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 COMEM := $(BIN)/comem
 
-.PHONY: demo test faults faults-full lint format clean
+.PHONY: demo test faults faults-full bench lint format clean
 
 demo: .venv/installed
 	$(COMEM) models pull
@@ -20,6 +20,16 @@ faults: .venv/installed-test
 
 faults-full: .venv/installed-test
 	$(BIN)/python -m tests.faults --full --resume --log build/faults-full.jsonl
+
+# Speed, as ratios of interleaved arms on this machine: the table to stdout, everything to build/bench.json.
+bench: .venv/installed-test
+	$(COMEM) models pull
+	$(BIN)/python -m dev.bench
+
+# Speed, as ratios of interleaved arms on this machine: the table to stdout, everything to build/bench.json.
+bench: .venv/installed-test
+	$(COMEM) models pull
+	$(BIN)/python -m dev.bench
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -45,6 +45,7 @@ def ask(
     attention: Annotated[str, typer.Option(help="full, or block: a chunk sees itself and BOS only.")] = "full",
     adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="Default: one that fits the store.")] = None,
     replay_adapter: Annotated[str, typer.Option(help="on: replay reads with the adapter as well.")] = "off",
+    pack_cache: Annotated[int, typer.Option(metavar="MB", help="With '-': keep the KV of the packs read last.")] = 0,
     fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Mend the store where it turns out damaged.")] = False,
     model: options.Model = None,
@@ -65,9 +66,8 @@ def ask(
     from comem_cli.read.ask import Asker, AskOptions
 
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
-    chosen = AskOptions(
-        *settings, read_positions, attention, adapter, replay_adapter, selector, terms, budget, neighbours, explain
-    ).checked()
+    more = (read_positions, attention, adapter, replay_adapter, selector, terms, budget, neighbours, explain)
+    chosen = AskOptions(*settings, *more, pack_cache).checked()
     if not batch:
         chosen.prompt(text)  # refuses what is no question before anything is opened
     elif options.stdin_is_terminal():

@@ -64,6 +64,7 @@ class AskOptions:
     budget: int | None = None
     neighbours: int = 0
     explain: bool = False
+    pack_cache: int = 0  # megabytes
 
     def checked(self) -> AskOptions:
         """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
@@ -83,6 +84,8 @@ class AskOptions:
         ReadVariant(self.read_positions, self.attention)
         if self.replay_adapter not in ("on", "off"):
             raise UsageError(f"unknown --replay-adapter '{self.replay_adapter}'", "pass --replay-adapter on or off")
+        if self.pack_cache < 0:
+            raise UsageError(f"--pack-cache {self.pack_cache} is below 0", "pass --pack-cache 1000, or 0 for none")
         self.choice()
         self.extent()
         if self.terms is not None and self.terms not in IDENTITIES:
@@ -271,7 +274,10 @@ class Asker:
         model = load.load(self._files, *pick(self._options.device, wanted))
         on = self._options.replay_adapter == "on"
         tokenizer, adapter = self._tokenizer, self._adapter if self._options.arm != "replay" or on else None
-        self._session = Session(self._reader, model, self._identity, tokenizer, adapter, replay_adapter=on)
+        kept = self._options.pack_cache * 10**6
+        self._session = Session(
+            self._reader, model, self._identity, tokenizer, adapter, replay_adapter=on, pack_cache=kept
+        )
         return self._session
 
     def _interface(self) -> Interface:

@@ -1,12 +1,19 @@
-"""KV caches of a Read: room that is set aside once, so that no token of an answer copies what is there.
+"""KV caches of a Read: room that is set aside once, and the packs of the last questions.
 
 Transformers' `DynamicCache` joins old and new keys into a new tensor for every token. Here each of its full-attention
 layers has a buffer for the pack and the longest answer; what it hands out are views of it. Sliding layers, which keep a
 window only, and layers of other kinds stay as they are.
+
+`PackCache` keeps the upper half's keys and values of [BOS; chunks] for the packs used last, so that another question
+over the same chunks in the same order pays for itself alone. Whoever uses one reads every pack in two steps, the chunks
+and then the question, found or not: so an answer has the same bits either way.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -62,6 +69,13 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # Transform
         super().batch_select_indices(indices)
         self._buffers = None
 
+    def fork(self, capacity: int) -> ReservedLayer:
+        """Copy what is there into a layer with another room."""
+        twin = ReservedLayer(capacity)
+        if self.is_initialized and self.keys is not None and self.values is not None:
+            twin.update(self.keys, self.values)
+        return twin
+
     def _room(self, states: torch.Tensor) -> torch.Tensor:
         return states.new_empty((*states.shape[:-2], self._capacity, states.shape[-1]))
 
@@ -70,3 +84,45 @@ def reserve(cache: DynamicCache, positions: int) -> DynamicCache:
     """Give the empty full-attention layers of a cache room for so many positions; returns the cache."""
     cache.layers = [ReservedLayer(positions) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
+
+
+def fork(cache: DynamicCache, positions: int) -> DynamicCache:
+    """Copy a cache, so that the original stays as it is; its full-attention layers get room for so many positions."""
+    twin = copy.copy(cache)
+    twin.layers = [
+        layer.fork(positions) if isinstance(layer, ReservedLayer) else copy.deepcopy(layer) for layer in cache.layers
+    ]
+    return twin
+
+
+class PackCache:
+    """Keep the caches of the packs used last, up to `limit` bytes of keys and values."""
+
+    def __init__(self, limit: int) -> None:
+        """Start empty; limit: bytes."""
+        self.limit = limit
+        self.size = 0
+        self._packs: OrderedDict[Hashable, DynamicCache] = OrderedDict()
+
+    def get(self, key: Hashable) -> DynamicCache | None:
+        """Return the cache of a pack, to be forked and not changed, or None."""
+        if key not in self._packs:
+            return None
+        self._packs.move_to_end(key)
+        return self._packs[key]
+
+    def put(self, key: Hashable, cache: DynamicCache) -> None:
+        """Keep a pack, in place of those used longest ago; one above the limit is not kept."""
+        size = kv_bytes(cache)
+        if size > self.limit:
+            return
+        self._packs[key] = cache
+        self.size += size
+        while self.size > self.limit:
+            self.size -= kv_bytes(self._packs.popitem(last=False)[1])
+
+
+def kv_bytes(cache: DynamicCache) -> int:
+    """Return the bytes of a cache's keys and values."""
+    held: list[Any] = list(cache.layers)
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in held if layer.is_initialized)

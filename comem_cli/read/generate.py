@@ -19,7 +19,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopP
 
 from comem_cli.errors import UsageError
 from comem_cli.model.split import SplitModel
-from comem_cli.read.cache import reserve
+from comem_cli.read.cache import fork, reserve
 from comem_cli.read.layout import FRESH, Layout
 
 
@@ -96,8 +96,7 @@ class Reader:
         of the first. layout: of the n rows; the default needs none of their bounds. Raises UsageError for an empty
         question, ModelError as `Layout` does.
         """
-        if not query:
-            raise UsageError("the question has no tokens", "ask a question in words")
+        _require_tokens(query)
         clock = Clock(self.split.device)
         more = len(query) + sampling.max_new_tokens
         lower_cache = reserve(self.split.lower_cache(), more)
@@ -105,6 +104,51 @@ class Reader:
         pack = self.pack(rows, query, lower_cache)
         timing = {"query_write": clock.lap()}
         logits, last = self.read(pack, len(query), upper_cache, layout)
+        done = self._decode(logits, last, (lower_cache, upper_cache), sampling, clock, on_token, on_logits)
+        return Generation(done.ids, pack.shape[1], done.finish, {**timing, **done.timing_ms})
+
+    @torch.inference_mode()
+    def prefill(self, rows: torch.Tensor) -> DynamicCache:
+        """Read [BOS; rows], rows (n, d), alone: the upper cache that `generate_after` goes on from."""
+        cache = reserve(self.split.upper_cache(), 1 + len(rows))
+        parts = [rows.to(self.split.device, self.split.dtype)[None]]
+        if self._bos is not None:
+            parts.insert(0, self.split.lower(self._tensor([self._bos])))
+        self.split.upper(torch.cat(parts, dim=1), cache, keep=self._tensor([0])[0])
+        return cache
+
+    @torch.inference_mode()
+    def generate_after(
+        self,
+        kept: DynamicCache,
+        query: Sequence[int],
+        sampling: Sampling,
+        on_token: Callable[[int], bool] | None = None,
+    ) -> Generation:
+        """Read a question after a pack that `prefill` read, and decode; `kept` stays as it is. Raises as `generate`."""
+        _require_tokens(query)
+        clock = Clock(self.split.device)
+        before, more = kept.get_seq_length(), len(query) + sampling.max_new_tokens
+        lower_cache, upper_cache = reserve(self.split.lower_cache(), more), fork(kept, before + more)
+        h = self.split.lower(self._tensor(query), lower_cache)
+        timing = {"query_write": clock.lap()}
+        logits = self.split.upper(h, upper_cache, keep=self._tensor([len(query) - 1])[0])
+        done = self._decode(logits, None, (lower_cache, upper_cache), sampling, clock, on_token, None)
+        return Generation(done.ids, before + len(query), done.finish, {**timing, **done.timing_ms})
+
+    def _decode(
+        self,
+        logits: torch.Tensor,
+        last: torch.Tensor | None,
+        caches: tuple[DynamicCache, DynamicCache],
+        sampling: Sampling,
+        clock: Clock,
+        on_token: Callable[[int], bool] | None,
+        on_logits: Callable[[torch.Tensor], None] | None,
+    ) -> Generation:
+        """Draw tokens from the first logits (1, 1, vocab) on; last: the last token's position where it is not fresh."""
+        lower_cache, upper_cache = caches
+        timing: dict[str, float] = {}
         draw = _Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
@@ -126,7 +170,7 @@ class Reader:
             at = None if last is None else last + len(ids)
             token = draw(self.split.upper(h, upper_cache, positions=at))
         timing["decode"] = clock.lap()
-        return Generation(ids, pack.shape[1], finish, timing)
+        return Generation(ids, 0, finish, timing)
 
     def read(
         self, pack: torch.Tensor, query_tokens: int, cache: DynamicCache, layout: Layout = FRESH
@@ -162,6 +206,11 @@ class Reader:
 
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor([list(ids)], dtype=torch.int64, device=self.split.device)
+
+
+def _require_tokens(query: Sequence[int]) -> None:
+    if not query:
+        raise UsageError("the question has no tokens", "ask a question in words")
 
 
 class _Sampler:

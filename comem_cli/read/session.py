@@ -17,6 +17,7 @@ from comem_cli.errors import UsageError
 from comem_cli.model.adapter import Adapter
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
+from comem_cli.read.cache import PackCache
 from comem_cli.read.evidence import Evidence
 from comem_cli.read.generate import Clock, Generation, Reader, Sampling
 from comem_cli.read.layout import FRESH, Layout, ReadVariant
@@ -66,9 +67,11 @@ class Session:
         adapter: Adapter | None = None,
         *,
         replay_adapter: bool = False,
+        pack_cache: int = 0,
     ) -> None:
         """Build both arms; adapter: of the comem arm, merged into copies of the upper weights; the replay arm reads
-        with the stock model, or with the same adapter where `replay_adapter`.
+        with the stock model, or with the same adapter where `replay_adapter`. pack_cache: bytes of keys and values of
+        the packs read last; with any, every pack is read in two steps, the chunks and then the question.
         """
         self.model = model
         self._store = store
@@ -80,6 +83,7 @@ class Session:
             "comem": Reader(SplitModel(read, split), identity.bos_id),
             "replay": Reader(SplitModel(read if replay_adapter else model, 0), identity.bos_id),
         }
+        self._packs = PackCache(pack_cache) if pack_cache else None
         self._buffer = torch.empty(0, store.width, dtype=torch.bfloat16)
 
     def answer(
@@ -125,10 +129,36 @@ class Session:
         reader = self._readers[arm]
         layout = self._layout(evidence, variant, len(query) + sampling.max_new_tokens)
         clock = Clock(reader.split.device)
+        if self._packs is not None and variant == FRESH.variant and reader.split.split < reader.split.n_layers:
+            return self._generate_after(self._packs, evidence, query, arm, sampling, on_token)
         rows = self._rows(evidence, reader)
         fetch_ms = clock.lap()
         done = reader.generate(rows, query, sampling, on_token, layout)
         done.timing_ms = {"fetch": fetch_ms, **done.timing_ms}
+        return done
+
+    def _generate_after(
+        self,
+        packs: PackCache,
+        evidence: Evidence,
+        query: Sequence[int],
+        arm: str,
+        sampling: Sampling,
+        on_token: Callable[[int], bool] | None,
+    ) -> Generation:
+        """Read the pack, unless it is kept from a question before, and then the question."""
+        reader = self._readers[arm]
+        clock = Clock(reader.split.device)
+        key = (arm, *(chunk.key for chunk in evidence.pack))
+        kept, fetch_ms, read_ms = packs.get(key), 0.0, 0.0
+        if kept is None:
+            rows = self._rows(evidence, reader)
+            fetch_ms = clock.lap()
+            kept = reader.prefill(rows)
+            read_ms = clock.lap()
+            packs.put(key, kept)
+        done = reader.generate_after(kept, query, sampling, on_token)
+        done.timing_ms = {"fetch": fetch_ms, **done.timing_ms, "read": read_ms + done.timing_ms["read"]}
         return done
 
     def attention(self, chunks: Sequence[ChunkRow], query: Sequence[int]) -> list[float]:

@@ -151,3 +151,17 @@ def test_questions_from_a_keyboard_are_not_waited_for(written: World) -> None:
     os.close(leader)
     assert (done.returncode, done.stdout) == (2, "")
     assert json.loads(done.stderr)["error"] == "no questions on stdin"
+
+
+def test_a_kept_pack_changes_no_answer_of_a_batch(written: World) -> None:
+    """The second and third question read the pack of the first; their fetch is 0 ms."""
+    stdin = "".join(json.dumps({"question": question}) + "\n" for question in (QUESTION, QUESTION, QUESTION)).encode()
+    plain = written.run("ask", STORE, "-", *FAST, stdin=stdin)
+    kept = written.run("ask", STORE, "-", "--pack-cache", "100", *FAST, stdin=stdin)
+    assert kept.code == plain.code == 0
+    ours, theirs = ([json.loads(line) for line in done.out.splitlines()] for done in (kept, plain))
+    assert [one["answer"] for one in ours] == [one["answer"] for one in theirs]
+    assert [one["timing_ms"]["fetch"] == 0 for one in ours] == [False, True, True]
+    refused = written.run("ask", STORE, "-", "--pack-cache", "-1", stdin=stdin)
+    assert refused.code == 2
+    assert "--pack-cache" in refused.err

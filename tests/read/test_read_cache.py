@@ -7,8 +7,9 @@ import torch
 from transformers import DynamicCache
 
 from comem_cli.model.split import SplitModel
-from comem_cli.read.cache import ReservedLayer, reserve
-from tests.tiny import tiny_model
+from comem_cli.read.cache import PackCache, ReservedLayer, kv_bytes, reserve
+from comem_cli.read.generate import Reader, Sampling
+from tests.tiny import BOS_ID, tiny_model
 
 PIECES = (7, 1, 1, 5, 1, 9)  # positions of each update
 
@@ -58,3 +59,53 @@ def test_sliding_layers_keep_their_window():
     assert any(kind.__name__ != "DynamicLayer" for kind in kinds)
     for kind, now in zip(kinds, reserved, strict=True):
         assert now is (ReservedLayer if kind.__name__ == "DynamicLayer" else kind)
+
+
+def _kept(positions):
+    cache = DynamicCache()
+    cache.layers = [ReservedLayer(positions)]
+    cache.update(torch.randn(1, 2, positions, 4), torch.randn(1, 2, positions, 4), 0)
+    return cache
+
+
+def test_the_packs_used_longest_ago_go_first_and_bytes_stay_bounded():
+    packs = PackCache(3 * 2 * 2 * 10 * 4 * 4)  # three caches of 10 positions: keys and values, 2 heads of 4 fp32
+    caches = {name: _kept(10) for name in "abcd"}
+    for name in "abc":
+        packs.put(name, caches[name])
+    assert packs.size == packs.limit
+    assert packs.get("a") is caches["a"]
+    packs.put("d", caches["d"])
+    assert packs.get("b") is None
+    assert [packs.get(name) is caches[name] for name in "acd"] == [True] * 3
+    packs.put("huge", _kept(31))
+    assert packs.get("huge") is None
+    assert packs.size == sum(map(kv_bytes, (caches[name] for name in "acd")))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize("split", [0, 2, 5])
+def test_a_kept_pack_gives_the_bits_of_one_just_read_and_the_tokens_of_one_step(family, split):
+    halves = SplitModel(tiny_model(family, 6), split)
+    reader = Reader(halves, BOS_ID)
+    rows = reader.split.lower(torch.arange(3, 63)[None])[0]
+    sampling = Sampling(max_new_tokens=20)
+    first = reader.prefill(rows)
+    queries = ([5, 9, 200, 31], [7, 7, 8], [5, 9, 200, 31])
+    found = [reader.generate_after(first, query, sampling) for query in queries]
+    assert found[0].ids == found[2].ids
+    for query, done in zip(queries, found, strict=True):
+        alone = reader.generate_after(reader.prefill(rows), query, sampling)
+        assert done.ids == alone.ids
+        assert done.pack_tokens == alone.pack_tokens == 61 + len(query)
+        assert done.ids == reader.generate(rows, query, sampling).ids
+
+
+def test_a_kept_pack_is_not_changed_by_the_questions_after_it():
+    reader = Reader(SplitModel(tiny_model("gemma3_text", 6), 2), BOS_ID)
+    kept = reader.prefill(reader.split.lower(torch.arange(3, 63)[None])[0])
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in kept.layers]
+    reader.generate_after(kept, [4, 5, 6], Sampling(max_new_tokens=20))
+    for layer, (keys, values) in zip(kept.layers, before, strict=True):
+        assert torch.equal(layer.keys, keys)
+        assert torch.equal(layer.values, values)

@@ -13,7 +13,7 @@ from comem_cli.measure.contracts import stock_generate
 from comem_cli.model import load
 from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.read.evidence import Evidence, EvidenceFinder
-from comem_cli.read.generate import Sampling
+from comem_cli.read.generate import Reader, Sampling
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.session import Session
 from comem_cli.select.bm25 import IterativeBm25
@@ -170,3 +170,34 @@ def test_ask_takes_a_variant_and_reports_it(store):
 def test_ask_refuses_an_unknown_variant(wrong):
     with pytest.raises(UsageError, match="unknown"):
         AskOptions(**wrong).checked()
+
+
+@pytest.mark.parametrize("arm", ["comem", "replay"])
+def test_a_repeated_pack_is_fetched_and_read_once_and_answered_the_same(
+    store, reader, model, session, evidence, arm, monkeypatch
+):
+    kept = Session(reader, model, load.identity(store.files), load.tokenizer(store.files), pack_cache=10**8)
+    fetched, read = [], []
+    fetch, prefill = reader.fetch, Reader.prefill
+    monkeypatch.setattr(reader, "fetch", lambda ids, out: (fetched.append(ids), fetch(ids, out)))
+    monkeypatch.setattr(Reader, "prefill", lambda self, rows: (read.append(len(rows)), prefill(self, rows))[1])
+    sampling = Sampling(max_new_tokens=NEW)
+    first, again = (kept.answer(evidence, query(store), arm, sampling) for _ in range(2))
+    assert read == [evidence.tokens]
+    assert len(fetched) == (arm == "comem")
+    assert again.timing_ms["fetch"] == 0.0
+    other = replace(evidence, pack=evidence.pack[:-1])
+    kept.answer(other, query(store), arm, sampling)
+    assert read == [evidence.tokens, other.tokens]
+    alone = session.answer(evidence, query(store), arm, sampling)
+    assert first.ids == again.ids == alone.ids
+    assert first.pack_tokens == alone.pack_tokens
+
+
+def test_other_positions_or_attention_are_never_taken_from_a_kept_pack(store, reader, model, session, evidence):
+    kept = Session(reader, model, load.identity(store.files), load.tokenizer(store.files), pack_cache=10**8)
+    sampling = Sampling(max_new_tokens=NEW)
+    kept.answer(evidence, query(store), "comem", sampling)
+    for variant in (ReadVariant("origin", "full"), ReadVariant("fresh", "block")):
+        found = kept.answer(evidence, query(store), "comem", sampling, variant=variant)
+        assert found.ids == session.answer(evidence, query(store), "comem", sampling, variant=variant).ids

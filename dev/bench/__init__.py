@@ -1,0 +1,1 @@
+"""Speed figures as ratios of interleaved arms: `python -m dev.bench`."""
