@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from comem_cli.read.ask import Asked, Asker
     from comem_cli.read.heal import HealingAsker
 
+_SELECTOR = "bm25-iterative"
+
 
 def ask(
     words: Annotated[
@@ -27,9 +30,7 @@ def ask(
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
     rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
-    selector: Annotated[
-        str, typer.Option(help="bm25-iterative, bm25, hybrid, dense, attention or recency.")
-    ] = "bm25-iterative",
+    selector: Annotated[str, typer.Option(help="bm25(-iterative), hybrid, dense, attention, recency.")] = _SELECTOR,
     terms: Terms = None,
     budget: Annotated[int | None, typer.Option(help="Most tokens of all chunks, beside --top-k.")] = None,
     neighbours: Annotated[int, typer.Option(help="Add so many chunks on each side of a selected one.")] = 0,
@@ -45,6 +46,7 @@ def ask(
     attention: Annotated[str, typer.Option(help="full, or block: a chunk sees itself and BOS only.")] = "full",
     adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="Default: one that fits the store.")] = None,
     replay_adapter: Annotated[str, typer.Option(help="on: replay reads with the adapter as well.")] = "off",
+    together: Annotated[int, typer.Option("--batch", help="With '-': questions to decode at once.")] = 1,
     pack_cache: Annotated[int, typer.Option(metavar="MB", help="With '-': keep the KV of the packs read last.")] = 0,
     fail_stale: Annotated[bool, typer.Option("--fail-stale", help="Exit 16 if a cited file has changed.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Mend the store where it turns out damaged.")] = False,
@@ -56,8 +58,7 @@ def ask(
 ) -> None:
     """Answer a question from a store and name the sources.
 
-    With QUESTION '-', read JSON lines {"question": ...} from stdin and answer each on one line; other fields are
-    passed through, and the model is loaded once.
+    With QUESTION '-', answer each JSON line {"question": ...} of stdin on one line; other fields are passed through.
     """
     batch = words[-1] == "-"
     out.configure(json=json or batch, quiet=quiet)
@@ -67,7 +68,7 @@ def ask(
 
     settings = (top_k, hop, rounds, arm, max_new_tokens, temperature, top_p, seed, template, stop, device, dtype)
     more = (read_positions, attention, adapter, replay_adapter, selector, terms, budget, neighbours, explain)
-    chosen = AskOptions(*settings, *more, pack_cache).checked()
+    chosen = AskOptions(*settings, *more, pack_cache, together).checked()
     if not batch:
         chosen.prompt(text)  # refuses what is no question before anything is opened
     elif options.stdin_is_terminal():
@@ -77,11 +78,10 @@ def ask(
     make = HealingAsker if repair else Asker
     with make(target, lambda: options.resolve_model(model), chosen, note=out.note, warn=out.warning) as asker:
         if batch:
-            _batch(asker, fail_stale)
+            _batch(asker, chosen.batch, fail_stale)
             return
         live = not out.json and chosen.arm != "both" and stdout_is_terminal()
-        asked = asker.ask(text, on_text=live_printer() if live else None)
-    _show(target, asked, live, fail_stale)
+        _show(target, asker.ask(text, on_text=live_printer() if live else None), live, fail_stale)
 
 
 def _store_and_question(words: list[str]) -> tuple[Path, str]:
@@ -107,11 +107,12 @@ def _show(target: Path, asked: Asked, streamed: bool, fail_stale: bool) -> None:
         raise StaleSourcesError(f"{stale[0]} changed after it was ingested", f"comem ingest PATH --store {target}")
 
 
-def _batch(asker: Asker | HealingAsker, fail_stale: bool) -> None:
+def _batch(asker: Asker | HealingAsker, together: int, fail_stale: bool) -> None:
+    """Answer the lines of stdin in their order, `together` at a time."""
+    lines = ((number, line) for number, line in enumerate(sys.stdin.buffer, 1) if line.strip())
     code = 0
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        if line.strip():
-            answer: dict[str, Any] = asker.ask_line(line, number)
+    while some := list(islice(lines, together)):
+        for answer in asker.ask_lines(some):
             out.event(answer)
             stale = fail_stale and any(source["stale"] for source in answer.get("sources", ()))
             code = code or answer.get("exit_code", StaleSourcesError.exit_code if stale else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from comem_cli.store.reader import StoreReader
 from comem_cli.store.writer import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
+    from comem_cli.read.generate import Sampling
     from comem_cli.read.session import Answer, Session
 
 SCHEMA = 1
@@ -65,6 +66,7 @@ class AskOptions:
     neighbours: int = 0
     explain: bool = False
     pack_cache: int = 0  # megabytes
+    batch: int = 1  # questions decoded at once
 
     def checked(self) -> AskOptions:
         """Return the options with their defaults filled in; raises UsageError (2) for a value out of range."""
@@ -84,6 +86,8 @@ class AskOptions:
         ReadVariant(self.read_positions, self.attention)
         if self.replay_adapter not in ("on", "off"):
             raise UsageError(f"unknown --replay-adapter '{self.replay_adapter}'", "pass --replay-adapter on or off")
+        if self.batch < 1:
+            raise UsageError(f"--batch {self.batch} is below 1", "pass --batch 8")
         if self.pack_cache < 0:
             raise UsageError(f"--pack-cache {self.pack_cache} is below 0", "pass --pack-cache 1000, or 0 for none")
         self.choice()
@@ -185,9 +189,28 @@ class Asker:
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Asked:
         """Select, read and answer; on_text receives the text of a single arm as it settles."""
         query, evidence = self.prepare(question)
-        answers = tuple(self._answer(self.session, evidence, query, arm, on_text) for arm in ARMS[self._options.arm])
+        variant, stop = self._variant(), self._options.stop or ()
+        answers = tuple(
+            self.session.answer(evidence, query, arm, self._sampling(), stop, on_text, variant)
+            for arm in ARMS[self._options.arm]
+        )
+        return self._asked(question, evidence, answers)
+
+    def ask_together(self, prepared: Sequence[tuple[str, list[int], Evidence]]) -> list[Asked]:
+        """Answer questions that `prepare` prepared, (question, query, evidence), decoding them at once."""
+        packs = [(evidence, query) for _, query, evidence in prepared]
+        variant, stop = self._variant(), self._options.stop or ()
+        by_arm = [
+            self.session.answer_together(packs, arm, self._sampling(), stop, variant) for arm in ARMS[self._options.arm]
+        ]
+        return [
+            self._asked(question, evidence, answers)
+            for (question, _, evidence), *answers in zip(prepared, *by_arm, strict=True)
+        ]
+
+    def _asked(self, question: str, evidence: Evidence, answers: Sequence[Answer]) -> Asked:
         why = {"selection": {"selector": self._options.selector, **evidence.why}} if evidence.why else {}
-        return Asked(question, answers, evidence.sources, self._facts() | why)
+        return Asked(question, tuple(answers), evidence.sources, self._facts() | why)
 
     def prepare(self, question: str) -> tuple[list[int], Evidence]:
         """Return the ids of the rendered question and the chunks selected for it; no model is loaded."""
@@ -212,34 +235,54 @@ class Asker:
         chunk = self._reader.fingerprint.chunk
         return self._masses, max(1, self._identity.window * 7 // 8 // chunk)  # an eighth is left to the question
 
-    def ask_line(self, line: str | bytes, number: int) -> dict[str, Any]:
-        """Answer one JSON line; other fields are passed through, an error becomes fields of its own.
+    def ask_lines(self, lines: Sequence[tuple[int, str | bytes]]) -> list[dict[str, Any]]:
+        """Answer numbered JSON lines, decoding their answers at once.
 
-        A store that turns out damaged is raised, as for a single question.
+        Other fields are passed through, and an error becomes fields of its own. A store that turns out damaged is
+        raised, as for a single question.
         """
-        given = question_object(line)
-        if given is None or not _is_json(given):
-            hint = '{"question": "..."}'
-            return {"line": number, "error": f"not a JSON object with a question, as {hint}", "exit_code": 2}
-        given = {key: value for key, value in given.items() if key not in RESERVED}
-        try:
-            return {**given, **self.ask(given["question"]).to_json()}
-        except ComemError as error:
-            if error.exit_code not in (2, 4):
-                raise
-            return {**given, "error": error.message, "exit_code": error.exit_code}
+        answers: dict[int, dict[str, Any]] = {}
+        prepared: dict[int, tuple[dict[str, Any], tuple[str, list[int], Evidence]]] = {}
+        for number, line in lines:
+            given = question_object(line)
+            if given is None or not _is_json(given):
+                hint = '{"question": "..."}'
+                error = f"not a JSON object with a question, as {hint}"
+                answers[number] = {"line": number, "error": error, "exit_code": 2}
+                continue
+            given = {key: value for key, value in given.items() if key not in RESERVED}
+            try:
+                prepared[number] = given, (given["question"], *self.prepare(given["question"]))
+            except ComemError as error:
+                answers[number] = _failed(given, error)
+        answers |= self._answered(prepared)
+        return [answers[number] for number, _ in lines]
 
-    def _answer(
-        self, session: Session, evidence: Evidence, query: list[int], arm: str, on_text: Callable[[str], None] | None
-    ) -> Answer:
+    def _answered(
+        self, prepared: Mapping[int, tuple[dict[str, Any], tuple[str, list[int], Evidence]]]
+    ) -> dict[int, dict[str, Any]]:
+        """Answer what is prepared: together, and one by one where one of them is refused."""
+        try:
+            asked = self.ask_together([one for _, one in prepared.values()]) if prepared else []
+        except ComemError as error:
+            if len(prepared) == 1:
+                return {number: _failed(given, error) for number, (given, _) in prepared.items()}
+            return {number: self._answered({number: one})[number] for number, one in prepared.items()}
+        return {
+            number: {**given, **done.to_json()}
+            for (number, (given, _)), done in zip(prepared.items(), asked, strict=True)
+        }
+
+    def _sampling(self) -> Sampling:
         from comem_cli.read.generate import Sampling
 
         options = self._options
-        sampling = Sampling(
+        return Sampling(
             options.max_new_tokens, options.temperature, options.top_p, options.seed, self._identity.eos_ids
         )
-        variant = ReadVariant(options.read_positions, options.attention)
-        return session.answer(evidence, query, arm, sampling, options.stop or (), on_text, variant)
+
+    def _variant(self) -> ReadVariant:
+        return ReadVariant(self._options.read_positions, self._options.attention)
 
     def _selector(self) -> Selector:
         """Build the selector; that of attention loads the model when it is first used."""
@@ -300,6 +343,13 @@ class Asker:
             "store_id": reader.store_id,
             "generation": reader.generation,
         }
+
+
+def _failed(given: dict[str, Any], error: ComemError) -> dict[str, Any]:
+    """Turn what is wrong with one question into fields; raises the error again where the store is at fault."""
+    if error.exit_code not in (2, 4):
+        raise error
+    return {**given, "error": error.message, "exit_code": error.exit_code}
 
 
 def _is_json(given: dict[str, Any]) -> bool:

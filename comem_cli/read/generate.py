@@ -48,6 +48,46 @@ class Generation:
     timing_ms: dict[str, float] = field(default_factory=dict)
 
 
+class Sampler:
+    """Draw one id from the last position's logits."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._greedy = sampling.temperature == 0.0
+        if not self._greedy:
+            self._temperature = TemperatureLogitsWarper(float(sampling.temperature))
+            self._top_p = TopPLogitsWarper(sampling.top_p) if sampling.top_p < 1.0 else None
+            self._generator = torch.Generator().manual_seed(sampling.seed)
+
+    def __call__(self, logits: torch.Tensor) -> int:
+        """Draw from the logits (1, t, vocab) of the last of t tokens."""
+        last = logits[:, -1].float()  # (1, vocab)
+        if self._greedy:
+            return int(last.argmax(-1).item())
+        last = self._temperature(None, last)
+        if self._top_p is not None:
+            last = self._top_p(None, last)
+        weights = torch.softmax(last, -1).cpu()
+        return int(torch.multinomial(weights, 1, generator=self._generator).item())
+
+
+@dataclass
+class Started:
+    """Hold a Read up to its first token.
+
+    caches: of the lower and the upper half. places: position of the token after the first in each. fresh: whether
+    positions just go on. logits: (1, 1, vocab) of the first token. timing_ms: `query_write` and `read`.
+    """
+
+    caches: tuple[DynamicCache, DynamicCache]
+    places: tuple[int, int]
+    fresh: bool
+    pack_tokens: int
+    logits: torch.Tensor
+    draw: Sampler
+    token: int
+    timing_ms: dict[str, float]
+
+
 class Clock:
     """Measure wall time in ms between marks, waiting for the accelerator first."""
 
@@ -80,7 +120,6 @@ class Reader:
         """Embed token ids for a replay pack: (n,) -> (n, d); only meaningful at j = 0."""
         return self.split.lower(self._tensor(ids))[0]
 
-    @torch.inference_mode()
     def generate(
         self,
         rows: torch.Tensor,
@@ -96,6 +135,14 @@ class Reader:
         of the first. layout: of the n rows; the default needs none of their bounds. Raises UsageError for an empty
         question, ModelError as `Layout` does.
         """
+        started = self.start(rows, query, sampling, layout)
+        if on_logits is not None:
+            on_logits(started.logits)
+        return self.decode(started, sampling, on_token)
+
+    @torch.inference_mode()
+    def start(self, rows: torch.Tensor, query: Sequence[int], sampling: Sampling, layout: Layout = FRESH) -> Started:
+        """Read one pack up to its first token; arguments and errors as of `generate`."""
         _require_tokens(query)
         clock = Clock(self.split.device)
         more = len(query) + sampling.max_new_tokens
@@ -104,12 +151,15 @@ class Reader:
         pack = self.pack(rows, query, lower_cache)
         timing = {"query_write": clock.lap()}
         logits, last = self.read(pack, len(query), upper_cache, layout)
-        done = self._decode(logits, last, (lower_cache, upper_cache), sampling, clock, on_token, on_logits)
-        return Generation(done.ids, pack.shape[1], done.finish, {**timing, **done.timing_ms})
+        draw = Sampler(sampling)
+        token = draw(logits)
+        timing["read"] = clock.lap()
+        places = (len(query), pack.shape[1] if last is None else int(last) + 1)
+        return Started((lower_cache, upper_cache), places, last is None, pack.shape[1], logits, draw, token, timing)
 
     @torch.inference_mode()
     def prefill(self, rows: torch.Tensor) -> DynamicCache:
-        """Read [BOS; rows], rows (n, d), alone: the upper cache that `generate_after` goes on from."""
+        """Read [BOS; rows], rows (n, d), alone: the upper cache that `start_after` goes on from."""
         cache = reserve(self.split.upper_cache(), 1 + len(rows))
         parts = [rows.to(self.split.device, self.split.dtype)[None]]
         if self._bos is not None:
@@ -118,14 +168,11 @@ class Reader:
         return cache
 
     @torch.inference_mode()
-    def generate_after(
-        self,
-        kept: DynamicCache,
-        query: Sequence[int],
-        sampling: Sampling,
-        on_token: Callable[[int], bool] | None = None,
-    ) -> Generation:
-        """Read a question after a pack that `prefill` read, and decode; `kept` stays as it is. Raises as `generate`."""
+    def start_after(self, kept: DynamicCache, query: Sequence[int], sampling: Sampling) -> Started:
+        """Read a question after a pack that `prefill` read, up to the first token; `kept` stays as it is.
+
+        Raises: UsageError (2) for an empty question.
+        """
         _require_tokens(query)
         clock = Clock(self.split.device)
         before, more = kept.get_seq_length(), len(query) + sampling.max_new_tokens
@@ -133,27 +180,17 @@ class Reader:
         h = self.split.lower(self._tensor(query), lower_cache)
         timing = {"query_write": clock.lap()}
         logits = self.split.upper(h, upper_cache, keep=self._tensor([len(query) - 1])[0])
-        done = self._decode(logits, None, (lower_cache, upper_cache), sampling, clock, on_token, None)
-        return Generation(done.ids, before + len(query), done.finish, {**timing, **done.timing_ms})
-
-    def _decode(
-        self,
-        logits: torch.Tensor,
-        last: torch.Tensor | None,
-        caches: tuple[DynamicCache, DynamicCache],
-        sampling: Sampling,
-        clock: Clock,
-        on_token: Callable[[int], bool] | None,
-        on_logits: Callable[[torch.Tensor], None] | None,
-    ) -> Generation:
-        """Draw tokens from the first logits (1, 1, vocab) on; last: the last token's position where it is not fresh."""
-        lower_cache, upper_cache = caches
-        timing: dict[str, float] = {}
-        draw = _Sampler(sampling)
+        draw = Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
-        if on_logits is not None:
-            on_logits(logits)
+        whole = before + len(query)
+        return Started((lower_cache, upper_cache), (len(query), whole), True, whole, logits, draw, token, timing)
+
+    @torch.inference_mode()
+    def decode(self, started: Started, sampling: Sampling, on_token: Callable[[int], bool] | None = None) -> Generation:
+        """Go on from a first token to the end of the answer; on_token as of `generate`."""
+        clock = Clock(self.split.device)
+        (lower_cache, upper_cache), token = started.caches, started.token
         ids: list[int] = []
         finish = "length"
         while True:
@@ -167,10 +204,10 @@ class Reader:
             if len(ids) >= sampling.max_new_tokens:
                 break
             h = self.split.lower(self._tensor([token]), lower_cache)
-            at = None if last is None else last + len(ids)
-            token = draw(self.split.upper(h, upper_cache, positions=at))
-        timing["decode"] = clock.lap()
-        return Generation(ids, 0, finish, timing)
+            at = None if started.fresh else self._tensor([started.places[1] + len(ids) - 1])
+            token = started.draw(self.split.upper(h, upper_cache, positions=at))
+        timing = {**started.timing_ms, "decode": clock.lap()}
+        return Generation(ids, started.pack_tokens, finish, timing)
 
     def read(
         self, pack: torch.Tensor, query_tokens: int, cache: DynamicCache, layout: Layout = FRESH
@@ -211,24 +248,3 @@ class Reader:
 def _require_tokens(query: Sequence[int]) -> None:
     if not query:
         raise UsageError("the question has no tokens", "ask a question in words")
-
-
-class _Sampler:
-    """Draw one id from the last position's logits."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._greedy = sampling.temperature == 0.0
-        if not self._greedy:
-            self._temperature = TemperatureLogitsWarper(float(sampling.temperature))
-            self._top_p = TopPLogitsWarper(sampling.top_p) if sampling.top_p < 1.0 else None
-            self._generator = torch.Generator().manual_seed(sampling.seed)
-
-    def __call__(self, logits: torch.Tensor) -> int:
-        last = logits[:, -1].float()  # (1, vocab)
-        if self._greedy:
-            return int(last.argmax(-1).item())
-        last = self._temperature(None, last)
-        if self._top_p is not None:
-            last = self._top_p(None, last)
-        weights = torch.softmax(last, -1).cpu()
-        return int(torch.multinomial(weights, 1, generator=self._generator).item())

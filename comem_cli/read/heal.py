@@ -5,7 +5,7 @@ A repair takes the writer lock and, where residuals are lost, computes them agai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -52,9 +52,9 @@ class HealingAsker:
         """Select, read and answer; damage shows before any text does."""
         return self._healed(lambda asker: asker.ask(question, on_text))
 
-    def ask_line(self, line: str | bytes, number: int) -> dict[str, Any]:
-        """Answer one JSON line."""
-        return self._healed(lambda asker: asker.ask_line(line, number))
+    def ask_lines(self, lines: Sequence[tuple[int, str | bytes]]) -> list[dict[str, Any]]:
+        """Answer numbered JSON lines."""
+        return self._healed(lambda asker: asker.ask_lines(lines))
 
     def _healed(self, use: Callable[[Asker], T]) -> T:
         try:

@@ -19,7 +19,7 @@ from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
 from comem_cli.read.cache import PackCache
 from comem_cli.read.evidence import Evidence
-from comem_cli.read.generate import Clock, Generation, Reader, Sampling
+from comem_cli.read.generate import Clock, Generation, Reader, Sampling, Started
 from comem_cli.read.layout import FRESH, Layout, ReadVariant
 from comem_cli.read.text import TextStream
 from comem_cli.store.reader import StoreReader
@@ -109,8 +109,35 @@ class Session:
         rest = stream.finish()
         if on_text is not None and rest:
             on_text(rest)
-        timing = {"select": evidence.select_ms, **done.timing_ms}
-        return Answer(arm, stream.text.strip(), tuple(done.ids), done.pack_tokens, done.finish, timing)
+        return _answer(arm, stream, evidence, done)
+
+    def answer_together(
+        self,
+        asked: Sequence[tuple[Evidence, Sequence[int]]],
+        arm: str,
+        sampling: Sampling,
+        stop: Sequence[str] = (),
+        variant: ReadVariant = FRESH.variant,
+    ) -> list[Answer]:
+        """Read each pack (evidence, query) by itself, and decode all answers at once. Raises as `generate`.
+
+        A model whose caches cannot be joined (`batch.can_join`) decodes one after another.
+        """
+        from comem_cli.read.batch import Lane, can_join, decode_together
+
+        reader = self._readers[arm]
+        streams = [TextStream(self._tokenizer, stop) for _ in asked]
+        started = [self._start(evidence, query, arm, sampling, variant) for evidence, query in asked]
+        watch = [_until_stopped(stream) for stream in streams]
+        if can_join(reader, started):
+            lanes = [Lane(one, on_token) for one, on_token in zip(started, watch, strict=True)]
+            done = decode_together(reader, lanes, sampling)
+        else:
+            done = [reader.decode(one, sampling, on_token) for one, on_token in zip(started, watch, strict=True)]
+        for stream in streams:
+            stream.finish()
+        packs = [evidence for evidence, _ in asked]
+        return [_answer(arm, *each) for each in zip(streams, packs, done, strict=True)]
 
     def generate(
         self,
@@ -126,40 +153,34 @@ class Session:
         Raises: CorruptStoreError (13) where a residual does not match the catalogue, UsageError (2) where origin
         positions leave the model's window.
         """
+        started = self._start(evidence, query, arm, sampling, variant)
+        return self._readers[arm].decode(started, sampling, on_token)
+
+    def _start(
+        self, evidence: Evidence, query: Sequence[int], arm: str, sampling: Sampling, variant: ReadVariant
+    ) -> Started:
+        """Fetch and read the pack, or take it from those that are kept, up to the first token."""
         reader = self._readers[arm]
         layout = self._layout(evidence, variant, len(query) + sampling.max_new_tokens)
         clock = Clock(reader.split.device)
-        if self._packs is not None and variant == FRESH.variant and reader.split.split < reader.split.n_layers:
-            return self._generate_after(self._packs, evidence, query, arm, sampling, on_token)
-        rows = self._rows(evidence, reader)
-        fetch_ms = clock.lap()
-        done = reader.generate(rows, query, sampling, on_token, layout)
-        done.timing_ms = {"fetch": fetch_ms, **done.timing_ms}
-        return done
-
-    def _generate_after(
-        self,
-        packs: PackCache,
-        evidence: Evidence,
-        query: Sequence[int],
-        arm: str,
-        sampling: Sampling,
-        on_token: Callable[[int], bool] | None,
-    ) -> Generation:
-        """Read the pack, unless it is kept from a question before, and then the question."""
-        reader = self._readers[arm]
-        clock = Clock(reader.split.device)
+        if self._packs is None or layout is not FRESH or reader.split.split == reader.split.n_layers:
+            rows = self._rows(evidence, reader)
+            fetch_ms = clock.lap()
+            started = reader.start(rows, query, sampling, layout)
+            started.timing_ms = {"fetch": fetch_ms, **started.timing_ms}
+            return started
         key = (arm, *(chunk.key for chunk in evidence.pack))
-        kept, fetch_ms, read_ms = packs.get(key), 0.0, 0.0
+        kept, fetch_ms, read_ms = self._packs.get(key), 0.0, 0.0
         if kept is None:
             rows = self._rows(evidence, reader)
             fetch_ms = clock.lap()
             kept = reader.prefill(rows)
             read_ms = clock.lap()
-            packs.put(key, kept)
-        done = reader.generate_after(kept, query, sampling, on_token)
-        done.timing_ms = {"fetch": fetch_ms, **done.timing_ms, "read": read_ms + done.timing_ms["read"]}
-        return done
+            self._packs.put(key, kept)
+        started = reader.start_after(kept, query, sampling)
+        read_ms += started.timing_ms["read"]
+        started.timing_ms = {"fetch": fetch_ms, **started.timing_ms, "read": read_ms}
+        return started
 
     def attention(self, chunks: Sequence[ChunkRow], query: Sequence[int]) -> list[float]:
         """Return how much the query attends to each of the chunks, packed in the order given, in the layers [j:L)."""
@@ -195,6 +216,19 @@ class Session:
         rows = self._buffer[: evidence.tokens]
         self._store.fetch([chunk.id for chunk in evidence.pack], _memory(rows))
         return rows
+
+
+def _answer(arm: str, stream: TextStream, evidence: Evidence, done: Generation) -> Answer:
+    timing = {"select": evidence.select_ms, **done.timing_ms}
+    return Answer(arm, stream.text.strip(), tuple(done.ids), done.pack_tokens, done.finish, timing)
+
+
+def _until_stopped(stream: TextStream) -> Callable[[int], bool]:
+    def on_token(token: int) -> bool:
+        stream.push(token)
+        return stream.stopped
+
+    return on_token
 
 
 def _adapted(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:

@@ -41,7 +41,7 @@ def decode(material: Material, split: int, chunks: int, repeat: int) -> Iterator
     one = Sampling(max_new_tokens=1)
     arms = {
         "new": lambda: sum(reader.generate(rows, query, one).timing_ms.values()) / 1e3,
-        "kept": lambda: sum(reader.generate_after(kept, query, one).timing_ms.values()) / 1e3,
+        "kept": lambda: sum(reader.decode(reader.start_after(kept, query, one), one).timing_ms.values()) / 1e3,
     }
     times = interleaved(arms, repeat)
     yield ratio(f"first token, new pack / kept pack, {chunks} chunks", times["new"], times["kept"])

@@ -165,3 +165,16 @@ def test_a_kept_pack_changes_no_answer_of_a_batch(written: World) -> None:
     refused = written.run("ask", STORE, "-", "--pack-cache", "-1", stdin=stdin)
     assert refused.code == 2
     assert "--pack-cache" in refused.err
+
+
+def test_questions_decoded_at_once_are_answered_in_order_as_one_by_one(written: World) -> None:
+    questions = ["What does the harbour ledger say?", QUESTION, "zzzz qqqq", "Who keeps the lighthouse?", QUESTION]
+    lines = [json.dumps({"question": question, "id": number}) for number, question in enumerate(questions)]
+    stdin = "\n".join([*lines[:2], "no json", *lines[2:]]).encode()
+    alone = written.run("ask", STORE, "-", *FAST, stdin=stdin)
+    together = written.run("ask", STORE, "-", "--batch", "3", "--pack-cache", "50", *FAST, stdin=stdin)
+    assert together.code == alone.code
+    ours, theirs = ([untimed(json.loads(line)) for line in done.out.splitlines()] for done in (together, alone))
+    assert [one.get("id", one.get("line")) for one in ours] == [0, 1, 3, 2, 3, 4]
+    assert ours == theirs
+    assert written.run("ask", STORE, "-", "--batch", "0", stdin=stdin).code == 2

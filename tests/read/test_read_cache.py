@@ -92,10 +92,10 @@ def test_a_kept_pack_gives_the_bits_of_one_just_read_and_the_tokens_of_one_step(
     sampling = Sampling(max_new_tokens=20)
     first = reader.prefill(rows)
     queries = ([5, 9, 200, 31], [7, 7, 8], [5, 9, 200, 31])
-    found = [reader.generate_after(first, query, sampling) for query in queries]
+    found = [reader.decode(reader.start_after(first, query, sampling), sampling) for query in queries]
     assert found[0].ids == found[2].ids
     for query, done in zip(queries, found, strict=True):
-        alone = reader.generate_after(reader.prefill(rows), query, sampling)
+        alone = reader.decode(reader.start_after(reader.prefill(rows), query, sampling), sampling)
         assert done.ids == alone.ids
         assert done.pack_tokens == alone.pack_tokens == 61 + len(query)
         assert done.ids == reader.generate(rows, query, sampling).ids
@@ -105,7 +105,7 @@ def test_a_kept_pack_is_not_changed_by_the_questions_after_it():
     reader = Reader(SplitModel(tiny_model("gemma3_text", 6), 2), BOS_ID)
     kept = reader.prefill(reader.split.lower(torch.arange(3, 63)[None])[0])
     before = [(layer.keys.clone(), layer.values.clone()) for layer in kept.layers]
-    reader.generate_after(kept, [4, 5, 6], Sampling(max_new_tokens=20))
+    reader.decode(reader.start_after(kept, [4, 5, 6], Sampling()), Sampling(max_new_tokens=20))
     for layer, (keys, values) in zip(kept.layers, before, strict=True):
         assert torch.equal(layer.keys, keys)
         assert torch.equal(layer.values, values)
