@@ -115,6 +115,7 @@ class Reader:
     def __init__(self, split: SplitModel, bos_id: int | None) -> None:
         self.split = split
         self._bos = bos_id
+        self._sink: torch.Tensor | None = None  # h_j of BOS alone, the same for every pack
 
     def rows_from_ids(self, ids: Sequence[int]) -> torch.Tensor:
         """Embed token ids for a replay pack: (n,) -> (n, d); only meaningful at j = 0."""
@@ -161,10 +162,7 @@ class Reader:
     def prefill(self, rows: torch.Tensor) -> DynamicCache:
         """Read [BOS; rows], rows (n, d), alone: the upper cache that `start_after` goes on from."""
         cache = reserve(self.split.upper_cache(), 1 + len(rows))
-        parts = [rows.to(self.split.device, self.split.dtype)[None]]
-        if self._bos is not None:
-            parts.insert(0, self.split.lower(self._tensor([self._bos])))
-        self.split.upper(torch.cat(parts, dim=1), cache, keep=self._tensor([0])[0])
+        self.split.upper(self._with_sink(rows), cache, keep=self._tensor([0])[0])
         return cache
 
     @torch.inference_mode()
@@ -234,12 +232,17 @@ class Reader:
 
     def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: DynamicCache) -> torch.Tensor:
         """Assemble [BOS; rows; h_j(query)]: (1, n + 1 + q, d) in the compute dtype; fills the lower cache."""
-        split = self.split
-        parts = [rows.to(split.device, split.dtype)[None]]
-        if self._bos is not None:
-            parts.insert(0, split.lower(self._tensor([self._bos])))
-        parts.append(split.lower(self._tensor(query), lower_cache))
-        return torch.cat(parts, dim=1)
+        h = self.split.lower(self._tensor(query), lower_cache)
+        return torch.cat([self._with_sink(rows), h], dim=1)
+
+    def _with_sink(self, rows: torch.Tensor) -> torch.Tensor:
+        """Put the residual of BOS, written once and alone, before rows (n, d): (1, n + 1, d), (1, n, d) without BOS."""
+        packed = rows.to(self.split.device, self.split.dtype)[None]
+        if self._bos is None:
+            return packed
+        if self._sink is None:
+            self._sink = self.split.lower(self._tensor([self._bos]))
+        return torch.cat([self._sink, packed], dim=1)
 
     def _tensor(self, ids: Sequence[int]) -> torch.Tensor:
         return torch.tensor([list(ids)], dtype=torch.int64, device=self.split.device)
