@@ -1,7 +1,8 @@
 """Make the golden store of the present format: `python dev/make_golden.py [DIR]`, from the root of the repository.
 
 A golden store is written once, when a format is new, and then only ever read: tests/store/test_golden.py opens it with
-every later version. The model is the tiny random one of the tests. Its sources lie in a fixed temporary folder, so that
+every later version. The model is the tiny random one of the tests. Format 2 is that of int8 residuals; the store of
+format 1 holds bf16, and so do new stores unless told otherwise. Its sources lie in a fixed temporary folder, so that
 no path of one machine gets into the catalogue. Refuses to overwrite. Prints what the test has to know.
 """
 
@@ -30,7 +31,7 @@ def main() -> None:
         sys.exit(f"{target} exists: a golden store is never written again")
     work = Path(tempfile.gettempdir()) / "comem-golden"
     shutil.rmtree(work, ignore_errors=True)
-    made = make_store(work, overlap=16)
+    made = make_store(work, overlap=16, residual_dtype="int8")
     (made.path / LOCK_NAME).unlink()
     for side in ("-wal", "-shm"):
         assert not made.path.joinpath(f"catalog.sqlite{side}").exists()

@@ -68,8 +68,7 @@ def alter_residual(store: Path, *, mend: bool) -> ChunkRow:
     """Flip a bit of the first chunk's residual on disk; with `mend`, fix checksums and catalogue so that it fits."""
     with StoreReader(store) as reader:
         chunk = reader.chunks(reader.chunk_ids_in_order()[:1])[0]
-        width = reader.width
-    size = format.block_bytes(width)
+        size = format.block_bytes(reader.layout)
     assert chunk.row is not None and chunk.shard is not None
     at = chunk.row // format.ROWS_PER_BLOCK * (size + format.CRC_BYTES)
     path = format.shard_path(store, chunk.shard)

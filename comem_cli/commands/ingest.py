@@ -29,6 +29,7 @@ def ingest(
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
+    residual_dtype: options.ResidualDtype = None,
     terms: Terms = None,
     write_adapter: Annotated[str | None, typer.Option(metavar="DIR|none", help="LoRA that writes chunks.")] = None,
     no_index: Annotated[bool, typer.Option("--no-index", help="Do not build the BM25 index.")] = False,
@@ -55,7 +56,9 @@ def ingest(
 
     require_sources(paths, target)
     files = options.resolve_model(model)
-    run = IngestRun(target, files, WriteOptions(split, chunk, overlap, device, dtype, yes, mode, write_adapter))
+    run = IngestRun(
+        target, files, WriteOptions(split, chunk, overlap, device, dtype, yes, mode, write_adapter, residual_dtype)
+    )
     if dry_run:
         show_plan(run.plan(paths))
         return

@@ -50,7 +50,11 @@ def show_summary(run: IngestRun, summary: Summary, indexed: int | None) -> None:
     if out.json:
         counts = {key: value for key, value in vars(summary).items() if key != "skips"}
         skips = {"skipped": len(summary.skips), "failed": len(summary.failed)}
-        settings = {"store": str(run.store), "split": run.fingerprint.split}
+        settings = {
+            "store": str(run.store),
+            "split": run.fingerprint.split,
+            "residual_dtype": run.fingerprint.residual_dtype,
+        }
         out.event({"type": "summary", **settings, **counts, **skips, "indexed_chunks": indexed})
         return
     for skip in summary.skips:

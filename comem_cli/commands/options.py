@@ -36,6 +36,10 @@ Dtype = Annotated[
     Literal["auto", "bf16", "fp16", "fp32"],
     typer.Option(envvar="COMEM_DTYPE", metavar="DTYPE", help="auto (bf16 where it is native), bf16, fp16 or fp32."),
 ]
+ResidualDtype = Annotated[
+    Literal["bf16", "int8"] | None,
+    typer.Option(help="int8: half the bytes, not exact. Default: the store's, else bf16."),
+]
 
 
 def default_store(paths: list[Path]) -> Path:

@@ -55,9 +55,11 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
     name, fresh = reader.index()
     counts, sums = reader.counts(), reader.sums()
     sizes = facts.token_bytes(reader, counts, sums)
+    ledger = reader.ledger()
+    error = facts.residual_error(ledger, reader.fingerprint.digest())
     costs = [
         {**asdict(cost), "seconds": cost.seconds, "tokens_per_s": cost.tokens_per_s}
-        for cost in facts.write_costs(reader.ledger())
+        for cost in facts.write_costs(ledger)
     ]
     found: dict[str, Any] = {
         "store": str(target),
@@ -67,6 +69,7 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
         "source_bytes": sums.source_bytes,
         "padding_share": facts.padding_share(sums),
         "bytes_per_token": asdict(sizes) if sizes else None,
+        "residual_error": asdict(error) if error else None,
         "write": costs,
         "index": "none" if name is None else "fresh" if fresh else "stale",
         "fingerprint": reader.fingerprint.to_dict(),

@@ -13,7 +13,8 @@ def groups(facts: dict[str, Any]) -> list[tuple[str, list[Fact]]]:
     found = [
         ("holds", _holds(facts)),
         ("takes", _takes(facts)),
-        ("bytes a token", _token_bytes(facts["bytes_per_token"])),
+        ("bytes a token", _token_bytes(facts["bytes_per_token"], facts["fingerprint"]["residual_dtype"])),
+        ("residuals against what Write gave, |h - h'| / |h|", _residual_error(facts["residual_error"])),
     ]
     found += [(f"{cost['kind']} on {cost['device']} in {cost['dtype']}", _write(cost)) for cost in facts["write"]]
     found += [
@@ -43,12 +44,20 @@ def _takes(facts: dict[str, Any]) -> list[Fact]:
     return [*found, ("padding in residuals", facts["padding_share"], "share"), ("shards", facts["shards"], "")]
 
 
-def _token_bytes(sizes: dict[str, Any] | None) -> list[Fact]:
+def _residual_error(error: dict[str, Any] | None) -> list[Fact]:
+    """Show what int8 lost, over every token that was written so; bf16 loses nothing and has no such lines."""
+    if error is None:
+        return []
+    names = {"mean": "mean relative error", "max": "largest relative error"}
+    return [*((label, error[name], "ratio") for name, label in names.items()), ("tokens measured", error["rows"], "")]
+
+
+def _token_bytes(sizes: dict[str, Any] | None, residual_dtype: str) -> list[Fact]:
     if sizes is None:
         return []
     names = {
         "residuals": "residuals",
-        "residual_formula": "residuals, formula 2d",
+        "residual_formula": f"residuals, formula {'d + 36' if residual_dtype == 'int8' else '2d'}",
         "catalogue": "catalogue",
         "token_ids": "token ids, in the catalogue",
         "index": "index",
@@ -81,6 +90,8 @@ def readable(value: Any, unit: str) -> Any:
         return f"{value:,.1f} B"
     if unit == "share":
         return f"{value:.1%}"
+    if unit == "ratio":
+        return f"{value:.5f}"
     if unit == "s":
         return f"{value:,.2f} s" if value < 600 else f"{value / 60:,.1f} min"
     if unit == "x":

@@ -1,7 +1,8 @@
 """Write chunks in memory as a store keeps them, in one arm's mode.
 
-Residuals are rounded to bf16 and come from the same batch shapes as those of `ingest`, so they have the bits of a store
-that was written in the arm's mode. Those that several packs share are kept, up to a bound.
+Residuals are rounded to bf16, in an arm of int8 residuals turned into records and back, and come from the same batch
+shapes as those of `ingest`: they have the bits that a fetch gives from a store that was written in the arm's mode.
+Those that several packs share are kept, up to a bound.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from comem_cli.model.shapes import TOKENS_PER_BATCH, Pending, shapes_to_json
 from comem_cli.model.split import SplitModel
 from comem_cli.store.fingerprint import Fingerprint, chunk_key
 from comem_cli.store.identify import fingerprint_for
+from comem_cli.store.row_layout import RowLayout
 
 KEPT_BYTES = 1 << 27  # residuals of one arm in memory
 
@@ -44,8 +46,15 @@ class ArmWriter:
         shapes = self._mode.shapes(chunk, tokens, routed=identity.routed)
         listed = shapes_to_json(shapes) if arm.split else "[]"
         self.fingerprint: Fingerprint = fingerprint_for(
-            identity, split=arm.split, chunk=chunk, overlap=arm.overlap, mode=arm.mode, shapes=listed
+            identity,
+            split=arm.split,
+            chunk=chunk,
+            overlap=arm.overlap,
+            mode=arm.mode,
+            shapes=listed,
+            residual_dtype=arm.residual_dtype,
         )
+        self._layout = RowLayout.of(self.fingerprint, self._split.width)
         if adapters.write is not None:
             self.fingerprint = replace(self.fingerprint, write_adapter=adapters.write.digest)
         self._key = partial(chunk_key, self.fingerprint.digest())
@@ -54,7 +63,7 @@ class ArmWriter:
         self._size, self._bound = 0, keep
 
     def rows(self, documents: Sequence[Sequence[bytes]]) -> torch.Tensor:
-        """Return the rows (n, d) of a pack: embedded at j = 0, else written in the arm's mode and rounded to bf16.
+        """Return the rows (n, d) of a pack: embedded at j = 0, else written in the arm's mode, as a fetch gives them.
 
         documents: for each chunk of the pack, in its order, the chunks of its document from the first through itself,
         ids as uint32 LE bytes.
@@ -74,6 +83,7 @@ class ArmWriter:
 
     def _keep(self, written: Iterable[tuple[Pending, bytes]]) -> None:
         for chunk, rows in written:
+            rows = self._layout.round_trip(rows)
             self._kept[chunk.key] = rows
             self._size += len(rows)
 

@@ -6,6 +6,7 @@
     comem:j=6,mode=document       after the document so far
     comem:j=12,adapter=DIR        read through an adapter
     comem:j=12,write_adapter=DIR  chunks written through an adapter of layers [0:j)
+    comem:j=12,residual=int8      residuals kept as int8 records
     replay:adapter=DIR            replay with an adapter on
 
 An arm's spec is its name in records and tables.
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from comem_cli.errors import UsageError
 from comem_cli.model.modes import make_mode
+from comem_cli.store.row_layout import BF16, DTYPES
 
 _EXAMPLE = "pass --arm replay or --arm comem:j=12,mode=chunk"
 
@@ -31,6 +33,7 @@ class Arm:
     overlap: int = 0
     adapter: Path | None = None
     write_adapter: Path | None = None
+    residual_dtype: str = BF16  # as in a store's fingerprint
 
     @property
     def spec(self) -> str:
@@ -43,6 +46,8 @@ class Arm:
         if self.write_adapter is not None:
             parts.append(f"write_adapter={self.write_adapter}")
         head = "comem" if self.split else "replay"
+        if self.residual_dtype != BF16:  # left out of others, whose records are known by their spec
+            parts.append(f"residual={self.residual_dtype}")
         return f"{head}:{','.join(parts)}" if parts else head
 
 
@@ -66,12 +71,15 @@ def parse_arm(spec: str) -> Arm:
     write_adapter = Path(given.pop("write_adapter")) if "write_adapter" in given else None
     split, overlap = _number(spec, given.pop("j")), _number(spec, given.pop("overlap", "0"))
     mode = given.pop("mode", "overlap" if overlap else "chunk")
+    residual = given.pop("residual", "bf16")
+    if residual not in DTYPES:
+        raise UsageError(f"arm '{spec}': residual is one of {', '.join(DTYPES)}", "pass residual=int8")
     if given:
         raise UsageError(f"arm '{spec}': unknown part '{next(iter(given))}'", _EXAMPLE)
     if split < 1:
         raise UsageError(f"arm '{spec}': a split below 1 is replay", _EXAMPLE)
     make_mode(mode, overlap, window=1)
-    return Arm(split, mode, overlap, adapter, write_adapter)
+    return Arm(split, mode, overlap, adapter, write_adapter, DTYPES[residual])
 
 
 def parse_arms(specs: list[str]) -> tuple[Arm, ...]:

@@ -30,7 +30,7 @@ from comem_cli.select.index_write import build_index
 from comem_cli.select.selector import Candidates, Query, ScoredIndex, Selected, decode_ids
 from comem_cli.select.terms import TOKENS, TermScheme
 from comem_cli.store.fingerprint import chunk_key
-from comem_cli.store.format import ARRAY_NAME, ITEM_BYTES
+from comem_cli.store.format import ARRAY_NAME
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.rows import ChunkRow
 
@@ -57,6 +57,7 @@ def sample_chunks(reader: StoreReader, count: int | None, seed: int = 0) -> list
 def rewritten_differently(reader: StoreReader, split: SplitModel, window: int, chunks: Sequence[ChunkRow]) -> list[str]:
     """Write chunks again, with their left context, and return the keys of those whose stored bits differ (contract 7).
 
+    Of int8 residuals the records are compared: the fresh Write goes through the store's quantiser.
     split: the model at the store's split, in its dtype and on its device; window: of the model, in tokens.
     Raises: CorruptStoreError (13) where stored bytes do not match their checksums.
     """
@@ -69,7 +70,9 @@ def rewritten_differently(reader: StoreReader, split: SplitModel, window: int, c
     differing: list[str] = []
 
     def compare(done: Iterator[tuple[Pending, bytes]]) -> None:
-        differing.extend(p.key for p, rows in done if _stored(reader, by_key[p.key]) != rows)
+        differing.extend(
+            p.key for p, rows in done if reader.stored_rows(by_key[p.key].id) != reader.layout.encode(rows)
+        )
 
     places = reader.places(wanted)
     for document_id in dict.fromkeys(places[chunk_id][0].document_id for chunk_id in wanted):
@@ -91,18 +94,11 @@ def read_everything(reader: StoreReader) -> int:
 
     Raises: CorruptStoreError (13) naming the first chunk that does not match.
     """
-    rows = bytearray(reader.fingerprint.chunk * reader.width * ITEM_BYTES)
     count = 0
     for chunk in reader.iter_chunks():
-        reader.fetch([chunk.id], memoryview(rows))
+        reader.stored_rows(chunk.id)
         count += 1
     return count
-
-
-def _stored(reader: StoreReader, chunk: ChunkRow) -> bytes:
-    rows = bytearray(chunk.n_tokens * reader.width * ITEM_BYTES)
-    reader.fetch([chunk.id], memoryview(rows))
-    return bytes(rows)
 
 
 def replay_mismatches(

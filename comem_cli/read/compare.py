@@ -200,7 +200,7 @@ class _Arms:
         return stream.text.strip(), tuple(done.ids)
 
     def _fresh_rows(self, evidence: Evidence) -> torch.Tensor:
-        """Write the pack's chunks in the new mode, each at the first of its places: (n, d) bf16."""
+        """Write the pack's chunks in the new mode, each at the first of its places: (n, d) bf16, as fetched."""
         import torch
 
         places = self._store.places([chunk.id for chunk in evidence.pack])
@@ -213,5 +213,5 @@ class _Arms:
             keys.append(pending.key)
             written.update((done.key, rows) for done, rows in self._writer.add(pending))
         written.update((done.key, rows) for done, rows in self._writer.flush())
-        data = bytearray(b"".join(written[key] for key in keys))
+        data = bytearray(self._store.layout.round_trip(b"".join(written[key] for key in keys)))
         return torch.frombuffer(data, dtype=torch.bfloat16).view(-1, self._store.width)

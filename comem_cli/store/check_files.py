@@ -50,7 +50,7 @@ def _check_shard(
     name = f"{format.ARRAY_NAME}/c/{shard.id}/0"
     holds = f"{len(chunks)} chunks lie in it"
     paths = tuple(dict.fromkeys(path for chunk in chunks for path in state.paths(chunk.id)))
-    expected = format.shard_file_bytes(reader.width, shard.blocks, reader.capacity)
+    expected = format.shard_file_bytes(reader.layout, shard.blocks, reader.capacity)
     if shard.bytes != expected or shard.blocks * format.ROWS_PER_BLOCK > reader.capacity:
         detail = f"{shard.blocks} blocks do not take {shard.bytes:,} bytes"
         state.findings.append(Finding("catalogue-shard", f"shard {shard.id}", detail, paths))
@@ -67,7 +67,7 @@ def _check_shard(
             detail = f"{size:,} bytes instead of {expected:,}; {holds}"
             state.findings.append(Finding("shard-size", name, detail, paths))
             return 0
-        index = format.shard_index(reader.width, shard.blocks, reader.capacity)
+        index = format.shard_index(reader.layout, shard.blocks, reader.capacity)
         if os.pread(fd, len(index), size - len(index)) != index:
             state.findings.append(Finding("shard-damaged", name, "its index of blocks is damaged", paths))
         if not deep:
@@ -92,7 +92,7 @@ def _check_blocks(
             owners[chunk.row // format.ROWS_PER_BLOCK + number] = chunk, crc
     broken: dict[int, ChunkRow] = {}
     dead = 0
-    for number, data, crc in _blocks(fd, format.block_bytes(reader.width), blocks):
+    for number, data, crc in _blocks(fd, format.block_bytes(reader.layout), blocks):
         sound = google_crc32c.value(data).to_bytes(4, "little") == crc
         if number in owners:
             chunk, wanted = owners[number]
@@ -121,11 +121,11 @@ def _blocks(fd: int, size: int, count: int) -> Iterator[tuple[int, bytes, bytes]
 
 def check_sample(reader: StoreReader, state: CatalogueState, chunks: list[ChunkRow]) -> int:
     """Read these chunks' residuals against their checksums; return the bytes read."""
-    files = ShardFiles(reader.path, reader.width)
+    files = ShardFiles(reader.path, reader.layout)
     done = 0
     try:
         for chunk in chunks:
-            rows = bytearray(chunk.n_tokens * reader.width * format.ITEM_BYTES)
+            rows = bytearray(chunk.n_tokens * reader.layout.row_bytes)
             try:
                 files.read([chunk], memoryview(rows))
             except CorruptStoreError as error:
@@ -140,16 +140,16 @@ def check_sample(reader: StoreReader, state: CatalogueState, chunks: list[ChunkR
 def check_metadata(reader: StoreReader, shards: int) -> Iterator[Finding]:
     """Check both zarr.json; `shards`: how many the array's shape must cover."""
     name = format.METADATA_NAME
-    if _bytes_of(reader.path / name) != format.group_document():
+    if _bytes_of(reader.path / name) != format.group_document(reader.fingerprint.format_version):
         yield Finding("zarr-metadata", name, "missing, or not what comem writes")
     if not reader.fingerprint.split:
         return
     name = f"{format.ARRAY_NAME}/{format.METADATA_NAME}"
     found = _bytes_of(reader.path / name)
-    if found == format.array_document(reader.width, reader.capacity, shards):
+    if found == format.array_document(reader.layout, reader.capacity, shards):
         return
     other = _shards_in(found, reader.capacity)
-    if other is not None and found == format.array_document(reader.width, reader.capacity, other):
+    if other is not None and found == format.array_document(reader.layout, reader.capacity, other):
         yield Finding("zarr-shape", name, f"its shape covers {other} shards instead of {shards}")
     else:
         yield Finding("zarr-metadata", name, "missing, or not what comem writes")

@@ -12,17 +12,18 @@ from comem_cli.store import durable, format
 from comem_cli.store.catalogue import CATALOGUE_NAME, Catalogue
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import LOCK_NAME
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import MetaRow
 
 
 def first_facts(fingerprint: Fingerprint, width: int, recorded: Mapping[str, str]) -> dict[str, str]:
     """Return every meta fact of generation 0; `width` in values a row."""
     return {
-        "format_version": str(format.FORMAT_VERSION),
+        "format_version": str(fingerprint.format_version),
         "store_id": secrets.token_hex(16),
         "generation": "0",
         "width": str(width),
-        "capacity": str(format.shard_capacity(width, fingerprint.chunk)),
+        "capacity": str(format.shard_capacity(RowLayout.of(fingerprint, width), fingerprint.chunk)),
         "fingerprint": json.dumps(fingerprint.to_dict(), sort_keys=True),
         "recorded": json.dumps(dict(recorded), sort_keys=True),
         "next_shard": "0",
@@ -55,5 +56,5 @@ def adopt_if_empty(catalogue: Catalogue, facts: Mapping[str, str]) -> None:
     if held or catalogue.meta()["fingerprint"] == facts["fingerprint"]:
         return
     with catalogue.transaction():
-        for key in ("width", "capacity", "fingerprint", "recorded"):
+        for key in ("format_version", "width", "capacity", "fingerprint", "recorded"):
             catalogue.insert(MetaRow(key, facts[key]))

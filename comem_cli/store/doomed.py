@@ -6,6 +6,7 @@ A chunk goes with the last document that has it; one that others have as well st
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from pathlib import Path
 from comem_cli.errors import UsageError
 from comem_cli.store import format
 from comem_cli.store.catalogue import Catalogue
+from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.reclaim import shard_use
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow, DocumentRow, PlacementRow, RootRow
 
 
@@ -69,7 +72,9 @@ def find_doomed(catalogue: Catalogue, paths: Sequence[str]) -> Doomed:
     for row in catalogue.rows_in(ChunkRow, "id", doomed):
         tokens += row.n_tokens
         blocks += format.blocks_of(row.n_tokens) if row.shard is not None else 0
-    rows_bytes = blocks * (format.block_bytes(int(catalogue.meta()["width"])) + format.CRC_BYTES)
+    facts = catalogue.meta()
+    layout = RowLayout.of(Fingerprint.from_dict(json.loads(facts["fingerprint"])), int(facts["width"]))
+    rows_bytes = blocks * (format.block_bytes(layout) + format.CRC_BYTES)
     return Doomed(tuple(chosen.values()), doomed, len(kept), tokens, rows_bytes, len(documents), tuple(unmatched))
 
 

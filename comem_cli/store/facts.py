@@ -1,20 +1,21 @@
 """What a store takes and what writing it cost, from the catalogue alone: no model, no numpy.
 
-Formulas, bytes a token: a residual takes 2d (bf16, d the model's width); a full KV cache in bf16 would take
-2 · layers · kv_heads · head_dim · 2 (keys and values): 8,192 against 147,456 for Qwen3-8B (the paper's Table 6).
+Formulas, bytes a token: a residual takes 2d (bf16, d the model's width) or d + 36 (int8); a full KV cache in bf16 would
+take 2 · layers · kv_heads · head_dim · 2 (keys and values): 8,192 against 147,456 for Qwen3-8B (the paper's Table 6).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comem_cli.store.reader import Counts, StoreReader, Sums
+from comem_cli.store.row_layout import BF16_BYTES
 from comem_cli.store.rows import DocumentRow, LedgerRow
 
-BF16_BYTES = 2
 ID_BYTES = 4  # a token id in the catalogue
 
 
@@ -22,8 +23,8 @@ ID_BYTES = 4  # a token id in the catalogue
 class TokenBytes:
     """Bytes a token. The store's parts are divided by its live tokens, the sources by their placed tokens.
 
-    residual_formula: 2d, 0 at split 0. full_kv: None where the store does not record the model's KV sizes. The
-    catalogue includes `token_ids`.
+    residual_formula: of the store's residual dtype, 0 at split 0. full_kv: None where the store does not record the
+    model's KV sizes. The catalogue includes `token_ids`.
     """
 
     residuals: float
@@ -63,6 +64,15 @@ class WriteCost:
         return self.tokens / self.seconds if self.seconds > 0 else None
 
 
+@dataclass(frozen=True)
+class ResidualError:
+    """How far int8 residuals are from what Write gave: |h - h'| / |h|, mean and largest over `rows` tokens."""
+
+    rows: int
+    mean: float
+    max: float
+
+
 def token_bytes(reader: StoreReader, counts: Counts, sums: Sums) -> TokenBytes | None:
     """Divide every part of a store by its tokens; None for a store without tokens."""
     if not counts.tokens:
@@ -71,7 +81,7 @@ def token_bytes(reader: StoreReader, counts: Counts, sums: Sums) -> TokenBytes |
     residuals, catalogue, index = (size / counts.tokens for size in parts)
     return TokenBytes(
         residuals=residuals,
-        residual_formula=BF16_BYTES * reader.width if reader.fingerprint.split else 0,
+        residual_formula=reader.layout.row_bytes if reader.fingerprint.split else 0,
         catalogue=catalogue,
         token_ids=ID_BYTES * sums.stored_tokens / counts.tokens,
         index=index,
@@ -110,6 +120,19 @@ def write_costs(rows: Iterable[LedgerRow]) -> list[WriteCost]:
             io_ms=sofar.io_ms + row.io_ms,
         )
     return list(found.values())
+
+
+def residual_error(rows: Iterable[LedgerRow], fingerprint: str) -> ResidualError | None:
+    """Sum up what the ledger measured for a fingerprint's digest; None where nothing was, as for bf16."""
+    count, total, largest = 0, 0.0, 0.0
+    for row in rows:
+        detail = json.loads(row.detail)
+        error = detail.get("relative_error")
+        if error is not None and detail.get("fingerprint") == fingerprint:
+            count += row.tokens
+            total += error["sum"]
+            largest = max(largest, error["max"])
+    return ResidualError(count, total / count, largest) if count else None
 
 
 def source_changed(root: str, document: DocumentRow) -> bool:

@@ -1,8 +1,9 @@
 """The hot read: residual rows from shard files into one reused buffer, every checksum verified.
 
 Each `preadv` of about 1 MiB separates the 32-row blocks from their 4-byte checksums: rows land in the caller's buffer,
-padding rows and checksums in scratch memory, and nothing is copied twice. Checksums must agree with the data and with
-the catalogue, so that a shard file swapped for another valid one is refused too.
+padding rows and checksums in scratch memory, and nothing is copied twice. Int8 records land in one reused buffer and
+are turned into bf16 from there, about 1 MiB at once. Checksums must agree with the data and with the catalogue, so that
+a shard file swapped for another valid one is refused too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -18,6 +19,7 @@ import numpy as np
 
 from comem_cli.errors import ComemError, CorruptStoreError, from_os_error
 from comem_cli.store import format
+from comem_cli.store.row_layout import BF16_BYTES, RowLayout
 from comem_cli.store.rows import ChunkRow
 
 MAX_OPEN_SHARDS = 64
@@ -28,9 +30,10 @@ _MAX_BLOCKS = 500  # two buffers a block, and one of padding, stay below IOV_MAX
 class ShardFiles:
     """Read chunks of one store; keeps at most 64 shard files open."""
 
-    def __init__(self, store: Path, width: int) -> None:
+    def __init__(self, store: Path, layout: RowLayout) -> None:
         self._store = store
-        self._width = width
+        self._layout = layout
+        self._records = bytearray()  # of int8 rows, before they are turned
         self._fds: OrderedDict[int, int] = OrderedDict()
 
     def close(self) -> None:
@@ -39,37 +42,63 @@ class ShardFiles:
             os.close(self._fds.popitem()[1])
 
     def read(self, chunks: Sequence[ChunkRow], out: memoryview) -> None:
-        """Read the rows of `chunks` one after another into `out`: (sum of n_tokens, d) bf16 as writable bytes.
+        """Read the rows of `chunks` one after another into `out`, writable bytes, as they lie on disk.
 
         Raises: CorruptStoreError (13) naming chunk key and file, for a checksum that does not match, a short read or
         a missing shard.
         """
-        row_bytes = self._width * format.ITEM_BYTES
-        start = 0
+        row_bytes, at = self._layout.row_bytes, 0
         for chunk in chunks:
-            end = start + chunk.n_tokens * row_bytes
-            self._read_chunk(chunk, out[start:end])
-            start = end
+            for first, stop in self._parts(chunk):
+                end = at + (stop - first) * row_bytes
+                self._read_part(chunk, first, out[at:end])
+                at = end
 
-    def _read_chunk(self, chunk: ChunkRow, rows: memoryview) -> None:
+    def read_residuals(self, chunks: Sequence[ChunkRow], out: memoryview) -> None:
+        """Read the residuals of `chunks` into `out`: (sum of n_tokens, d) bf16 as writable bytes; int8 is turned back.
+
+        Raises: as `read`.
+        """
+        if not self._layout.quantised:
+            self.read(chunks, out)
+            return
+        from comem_cli.store.int8 import dequantise  # torch
+
+        row_bytes, at = self._layout.row_bytes, 0
+        for chunk in chunks:
+            for first, stop in self._parts(chunk):
+                records = self._room((stop - first) * row_bytes)
+                self._read_part(chunk, first, records)
+                end = at + (stop - first) * self._layout.width * BF16_BYTES
+                dequantise(records, out[at:end], self._layout)
+                at = end
+
+    def _room(self, size: int) -> memoryview:
+        if len(self._records) < size:
+            self._records = bytearray(size)
+        return memoryview(self._records)[:size]
+
+    def _parts(self, chunk: ChunkRow) -> Iterator[tuple[int, int]]:
+        """Yield the rows of a chunk that are read at once: from, to, whole blocks but for the last."""
+        per_read = min(_MAX_BLOCKS, max(1, _READ_BYTES // format.block_bytes(self._layout))) * format.ROWS_PER_BLOCK
+        for first in range(0, chunk.n_tokens, per_read):
+            yield first, min(first + per_read, chunk.n_tokens)
+
+    def _read_part(self, chunk: ChunkRow, first: int, rows: memoryview) -> None:
+        """Read a chunk's rows from the `first`, at the beginning of a block, as many as `rows` has room for."""
         assert chunk.row is not None
-        size = format.block_bytes(self._width)
-        first_block = chunk.row // format.ROWS_PER_BLOCK
-        blocks = format.blocks_of(chunk.n_tokens)
-        per_read = min(_MAX_BLOCKS, max(1, _READ_BYTES // size))
-        fd = self._open(chunk)
-        for start in range(0, blocks, per_read):
-            stop = min(start + per_read, blocks)
-            part = rows[start * size : stop * size]
-            padding = bytearray((stop - start) * size - len(part))
-            crcs = bytearray((stop - start) * format.CRC_BYTES)
-            offset = (first_block + start) * (size + format.CRC_BYTES)
-            short = self._read_into(chunk, fd, _buffers(part, padding, crcs, size), offset)
-            if short:
-                raise self._corrupt(chunk, f"is short by {short:,} bytes")
-            wanted = chunk.crcs[start * format.CRC_BYTES : stop * format.CRC_BYTES]
-            if crcs != wanted or _checksums(part, padding, size) != wanted:
-                raise self._corrupt(chunk, "does not match its checksum")
+        size = format.block_bytes(self._layout)
+        start = first // format.ROWS_PER_BLOCK
+        blocks = -(-len(rows) // size)
+        padding = bytearray(blocks * size - len(rows))
+        crcs = bytearray(blocks * format.CRC_BYTES)
+        offset = (chunk.row // format.ROWS_PER_BLOCK + start) * (size + format.CRC_BYTES)
+        short = self._read_into(chunk, self._open(chunk), _buffers(rows, padding, crcs, size), offset)
+        if short:
+            raise self._corrupt(chunk, f"is short by {short:,} bytes")
+        wanted = chunk.crcs[start * format.CRC_BYTES : (start + blocks) * format.CRC_BYTES]
+        if crcs != wanted or _checksums(rows, padding, size) != wanted:
+            raise self._corrupt(chunk, "does not match its checksum")
 
     def _open(self, chunk: ChunkRow) -> int:
         assert chunk.shard is not None

@@ -151,7 +151,7 @@ class Forget:
             yield Forgotten(root, row.path, row.sha256, text, one.chunks)
 
     def _chunk(self, chunk: ChunkRow) -> ForgottenChunk:
-        rows = pending.residual_windows(self._writer.path, chunk, self._writer.width)
+        rows = pending.residual_windows(self._writer.path, chunk, self._writer.layout)
         return ForgottenChunk(chunk.key, chunk.ids, rows)
 
     def _require_room(self, doomed: Doomed, intent: int) -> None:
@@ -163,7 +163,7 @@ class Forget:
             raise durable.no_space(writer.path, first)
         use = list(unplaced_use(writer.catalogue, doomed.chunks))
         blocks = min(sum(live for live, _ in use), writer.capacity // format.ROWS_PER_BLOCK)
-        move = format.shard_file_bytes(writer.width, blocks, writer.capacity) if blocks else 0
+        move = format.shard_file_bytes(writer.layout, blocks, writer.capacity) if blocks else 0
         freed = 0 if _in_use(writer.path) else sum(size for live, size in use if not live)
         if free + freed < first + move:
             raise durable.no_space(writer.path, first + move - freed)
@@ -212,7 +212,7 @@ class Forget:
     def _pass(self, files: Iterable[Path]) -> tuple[Scanned, int]:
         """Look for every needle in `files`, as many at once as fit."""
         store, catalogue = self._writer.path, self._writer.catalogue
-        remains = Remains(store, catalogue, self._writer.width)
+        remains = Remains(store, catalogue, self._writer.layout)
         paths, total = list(files), 0
         needles = (needle for one in pending.load(store) for needle in one.needles())
         result = Scanned(0, 0, ())

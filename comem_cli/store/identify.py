@@ -7,18 +7,26 @@ from dataclasses import replace
 from comem_cli.model.cache import file_sha256
 from comem_cli.model.load import ModelFiles, ModelIdentity
 from comem_cli.store.fingerprint import Fingerprint
-from comem_cli.store.format import FORMAT_VERSION
+from comem_cli.store.format import version_of
+from comem_cli.store.row_layout import BF16, quantiser_of
 
 
 def fingerprint_for(
-    model: ModelIdentity, *, split: int, chunk: int, overlap: int = 0, mode: str = "chunk", shapes: str
+    model: ModelIdentity,
+    *,
+    split: int,
+    chunk: int,
+    overlap: int = 0,
+    mode: str = "chunk",
+    shapes: str,
+    residual_dtype: str = BF16,
 ) -> Fingerprint:
     """Build the fingerprint of residuals h_j that `model` writes with these settings.
 
-    split: j. chunk, overlap: tokens. shapes: JSON of the padded batch shapes.
+    split: j. chunk, overlap: tokens. shapes: JSON of the padded batch shapes. residual_dtype: of row_layout.py.
     """
     return Fingerprint(
-        format_version=FORMAT_VERSION,
+        format_version=version_of(residual_dtype),
         weights=model.weights,
         config=model.config,
         tokenizer=model.tokenizer,
@@ -28,6 +36,8 @@ def fingerprint_for(
         overlap=overlap,
         mode=mode,
         shapes=shapes,
+        residual_dtype=residual_dtype,
+        quantiser=quantiser_of(residual_dtype),
     )
 
 

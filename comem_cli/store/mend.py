@@ -98,10 +98,10 @@ class MendingWriter(StoreWriter):
     def _described(self, number: int, end: int) -> Row:
         """Describe a shard from its file, else from the chunks in it; `end`: blocks up to the last of them."""
         path = format.shard_path(self.path, number)
-        step = format.block_bytes(self.width) + format.CRC_BYTES
-        empty = format.shard_file_bytes(self.width, 0, self.capacity)
+        step = format.block_bytes(self.layout) + format.CRC_BYTES
+        empty = format.shard_file_bytes(self.layout, 0, self.capacity)
         size = path.stat().st_size if path.is_file() else 0
         most = self.capacity // format.ROWS_PER_BLOCK
         blocks = (size - empty) // step if (size - empty) % step == 0 else end
         blocks = blocks if end <= blocks <= most else end
-        return ShardRow(number, blocks, format.shard_file_bytes(self.width, blocks, self.capacity))
+        return ShardRow(number, blocks, format.shard_file_bytes(self.layout, blocks, self.capacity))

@@ -19,6 +19,7 @@ from typing import Any
 
 from comem_cli.errors import CorruptStoreError, from_os_error
 from comem_cli.store import durable, format
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow
 from comem_cli.store.traces import Needle
 from comem_cli.store.unshared import narrow, runs
@@ -150,12 +151,12 @@ def text_windows(text: bytes) -> tuple[bytes, ...]:
     return _spread(len(text), lambda at: text[at : at + WINDOW])
 
 
-def residual_windows(store: Path, chunk: ChunkRow, width: int) -> tuple[bytes, ...]:
+def residual_windows(store: Path, chunk: ChunkRow, layout: RowLayout) -> tuple[bytes, ...]:
     """Return the first 64 bytes of a chunk's first row and the last 64 of its last; none where they cannot be read."""
     if chunk.shard is None or chunk.row is None:
         return ()
-    row_bytes = width * format.ITEM_BYTES
-    block = format.block_bytes(width)
+    row_bytes = layout.row_bytes
+    block = format.block_bytes(layout)
     last = chunk.row + chunk.n_tokens - 1
     part = min(_ROW_BYTES, row_bytes)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 from comem_cli.model.modes import MODES
 from comem_cli.store import format
 from comem_cli.store.fingerprint import Fingerprint
+from comem_cli.store.row_layout import BF16, INT8, NARROWEST, WIDEST, RowLayout, quantiser_of
 from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, MetaRow, PlacementRow, RootRow, Row, ShardRow
 
 MAX_WIDTH = 2**17  # values a row; the widest open model has 2^14
@@ -25,7 +26,7 @@ MAX_ROW = 2**25  # of a shard
 MAX_CHUNK_BYTES = 2**32  # of a chunk's residual
 MAX_NUMBER = 2**53  # of ids, sizes and counters
 MAX_BATCH_TOKENS = 2**24
-NUMBERS = ("generation", "width", "capacity", "next_shard", "next_chunk", "next_document")
+NUMBERS = ("format_version", "generation", "width", "capacity", "next_shard", "next_chunk", "next_document")
 
 _HEX = re.compile(r"[0-9a-f]{32}")
 _INDEX_NAME = re.compile(r"[A-Za-z0-9_-]{0,64}")
@@ -53,7 +54,11 @@ def facts_flaw(facts: Mapping[str, str]) -> str | None:
     recorded = _object(facts["recorded"])
     if fingerprint is None or recorded is None or not all(isinstance(value, str) for value in recorded.values()):
         return "fingerprint or recorded is not the JSON that comem writes"
-    return _fingerprint_flaw(fingerprint) or _capacity_flaw(width, capacity, fingerprint["chunk"])
+    return (
+        _fingerprint_flaw(fingerprint)
+        or _residual_flaw(width, int(facts["format_version"]), fingerprint)
+        or _capacity_flaw(RowLayout(width, fingerprint["residual_dtype"]), capacity, fingerprint["chunk"])
+    )
 
 
 def row_flaw(kind: type[Row], values: Sequence[object]) -> str | None:
@@ -157,10 +162,21 @@ def _shapes_flaw(text: str) -> str | None:
     return None if fits and len(shapes) <= 64 else "shapes of the fingerprint are out of range"
 
 
-def _capacity_flaw(width: int, capacity: int, chunk: int) -> str | None:
-    if chunk * width * format.ITEM_BYTES > MAX_CHUNK_BYTES:
-        return f"chunks of {chunk:,} tokens of width {width:,} are too large"
+def _residual_flaw(width: int, version: int, values: Mapping[str, Any]) -> str | None:
+    dtype, quantiser = values["residual_dtype"], values["quantiser"]
+    if dtype not in (BF16, INT8) or quantiser != quantiser_of(dtype):
+        return f"residuals {dtype[:20]!r} with quantiser {quantiser[:20]!r} are none of comem's"
+    if not version == values["format_version"] == format.version_of(dtype):
+        return f"format {version} does not go with residuals of {dtype}"
+    if dtype == INT8 and not NARROWEST <= width <= WIDEST:
+        return f"width {width:,} of int8 residuals is outside {NARROWEST}..{WIDEST:,}"
+    return None
+
+
+def _capacity_flaw(layout: RowLayout, capacity: int, chunk: int) -> str | None:
+    if chunk * layout.row_bytes > MAX_CHUNK_BYTES:
+        return f"chunks of {chunk:,} tokens of width {layout.width:,} are too large"
     padded = format.blocks_of(chunk) * format.ROWS_PER_BLOCK
-    most = max(padded, format.SHARD_ROWS, format.SHARD_BYTES // (width * format.ITEM_BYTES))
+    most = max(padded, format.SHARD_ROWS, format.SHARD_BYTES // layout.row_bytes)
     fits = padded <= capacity <= most and capacity % format.ROWS_PER_BLOCK == 0
     return None if fits else f"capacity {capacity:,} does not go with chunks of {chunk:,} tokens"

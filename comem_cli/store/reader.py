@@ -22,6 +22,7 @@ from comem_cli.store.document import chunk_ids, document_chunks
 from comem_cli.store.edits import CONTENT_MODULUS, PLACED, content_term
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import ReaderLease
+from comem_cli.store.row_layout import BF16_BYTES, RowLayout
 from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, PlacementRow, RootRow, ShardRow
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class StoreReader:
         self.width = int(self._facts["width"])
         self.fingerprint = Fingerprint.from_dict(json.loads(self._facts["fingerprint"]))
         self.recorded: dict[str, str] = json.loads(self._facts["recorded"])
+        self.layout = RowLayout.of(self.fingerprint, self.width)
 
     @property
     def catalogue(self) -> catalogues.Catalogue:
@@ -261,16 +263,26 @@ class StoreReader:
 
         Raises: CorruptStoreError (13) naming chunk key and file.
         """
+        chunks = self.chunks(chunk_ids)
+        view = out.cast("B")
+        needed = sum(chunk.n_tokens for chunk in chunks) * self.width * BF16_BYTES
+        if len(view) < needed:
+            raise ValueError(f"the buffer holds {len(view):,} bytes, the chunks {needed:,}")
+        self._shard_files().read_residuals(chunks, view)
+        return [chunk.n_tokens for chunk in chunks]
+
+    def stored_rows(self, chunk_id: int) -> bytes:
+        """Return a chunk's rows as they lie on disk, every checksum verified; raises as `fetch`."""
+        (chunk,) = self.chunks([chunk_id])
+        rows = bytearray(chunk.n_tokens * self.layout.row_bytes)
+        self._shard_files().read([chunk], memoryview(rows))
+        return bytes(rows)
+
+    def _shard_files(self) -> ShardFiles:
         from comem_cli.store.fetch import ShardFiles  # numpy
 
         if not self.fingerprint.split:
             raise ValueError("a store of split 0 has no residuals")
-        chunks = self.chunks(chunk_ids)
-        view = out.cast("B")
-        needed = sum(chunk.n_tokens for chunk in chunks) * self.width * format.ITEM_BYTES
-        if len(view) < needed:
-            raise ValueError(f"the buffer holds {len(view):,} bytes, the chunks {needed:,}")
         if self._files is None:
-            self._files = ShardFiles(self.path, self.width)
-        self._files.read(chunks, view)
-        return [chunk.n_tokens for chunk in chunks]
+            self._files = ShardFiles(self.path, self.layout)
+        return self._files

@@ -16,6 +16,7 @@ from comem_cli.store import durable, format
 from comem_cli.store.catalogue import Catalogue
 from comem_cli.store.fetch import ShardFiles
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow, ShardRow
 from comem_cli.store.writer import StoreWriter
 
@@ -82,14 +83,14 @@ def compact(writer: StoreWriter, uses: Sequence[ShardUse]) -> Moved:
     """
     before = sum(use.bytes for use in shard_use(writer.catalogue))
     moved, builder, waiting = 0, _builder(writer), list[ChunkRow]()
-    files = ShardFiles(writer.path, writer.width)
+    files = ShardFiles(writer.path, writer.layout)
     try:
         for chunk in _chunks_of(writer.catalogue, [use.shard for use in uses]):
             needed = format.blocks_of(chunk.n_tokens) * format.ROWS_PER_BLOCK
             if builder.blocks * format.ROWS_PER_BLOCK + needed > writer.capacity:
                 writer.relocate(builder, waiting)
                 builder, waiting = _builder(writer), []
-            waiting.append(_copied(chunk, files, builder, writer.width))
+            waiting.append(_copied(chunk, files, builder, writer.layout))
             moved += 1
     finally:
         files.close()
@@ -102,7 +103,7 @@ def compact(writer: StoreWriter, uses: Sequence[ShardUse]) -> Moved:
 def room_to_compact(writer: StoreWriter, uses: Iterable[ShardUse]) -> int:
     """Return the bytes that must be free to compact some shards: the largest new shard, and its transaction."""
     blocks = min(sum(use.live for use in uses), writer.capacity // format.ROWS_PER_BLOCK)
-    return format.shard_file_bytes(writer.width, blocks, writer.capacity) + CATALOGUE_ROOM if blocks else 0
+    return format.shard_file_bytes(writer.layout, blocks, writer.capacity) + CATALOGUE_ROOM if blocks else 0
 
 
 def expected_bytes(reader: StoreReader) -> dict[str, int]:
@@ -112,20 +113,20 @@ def expected_bytes(reader: StoreReader) -> dict[str, int]:
 
     Raises: CorruptStoreError (13).
     """
-    found = {format.METADATA_NAME: len(format.group_document())}
+    found = {format.METADATA_NAME: len(format.group_document(reader.fingerprint.format_version))}
     if reader.fingerprint.split:
         shards = list(reader.catalogue.rows(ShardRow))
         count = max((shard.id for shard in shards), default=-1) + 1
-        document = format.array_document(reader.width, reader.capacity, count)
+        document = format.array_document(reader.layout, reader.capacity, count)
         found[f"{format.ARRAY_NAME}/{format.METADATA_NAME}"] = len(document)
         for shard in shards:
             path = format.shard_path(Path(), shard.id)
-            found[path.as_posix()] = format.shard_file_bytes(reader.width, shard.blocks, reader.capacity)
+            found[path.as_posix()] = format.shard_file_bytes(reader.layout, shard.blocks, reader.capacity)
     return found
 
 
 def _builder(writer: StoreWriter) -> format.ShardBuilder:
-    return format.ShardBuilder(writer.width, writer.capacity)
+    return format.ShardBuilder(writer.layout, writer.capacity)
 
 
 def _chunks_of(catalogue: Catalogue, shards: Iterable[int]) -> Iterator[ChunkRow]:
@@ -134,9 +135,9 @@ def _chunks_of(catalogue: Catalogue, shards: Iterable[int]) -> Iterator[ChunkRow
         yield from list(catalogue.rows(ChunkRow, "WHERE shard = ? ORDER BY row", (shard,)))
 
 
-def _copied(chunk: ChunkRow, files: ShardFiles, builder: format.ShardBuilder, width: int) -> ChunkRow:
+def _copied(chunk: ChunkRow, files: ShardFiles, builder: format.ShardBuilder, layout: RowLayout) -> ChunkRow:
     """Copy a chunk's verified rows into the builder; return its row there."""
-    rows = bytearray(chunk.n_tokens * width * format.ITEM_BYTES)
+    rows = bytearray(chunk.n_tokens * layout.row_bytes)
     files.read([chunk], memoryview(rows))
     first, crcs = builder.add(memoryview(rows))
     if crcs != chunk.crcs:

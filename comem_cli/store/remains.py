@@ -11,16 +11,17 @@ from pathlib import Path
 from comem_cli.store import format
 from comem_cli.store.catalogue import Catalogue
 from comem_cli.store.pending import RESIDUAL
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.traces import Needle
 
 
 class Remains:
     """What stays in a store: names, facts, digests, and the chunks that own the rows of its shards."""
 
-    def __init__(self, store: Path, catalogue: Catalogue, width: int) -> None:
+    def __init__(self, store: Path, catalogue: Catalogue, layout: RowLayout) -> None:
         self._shards = store / format.ARRAY_NAME / "c"
         self._catalogue = catalogue
-        self._step = format.block_bytes(width) + format.CRC_BYTES
+        self._step = format.block_bytes(layout) + format.CRC_BYTES
         self._texts: list[bytes] | None = None
         self._holders: dict[bytes, list[tuple[bytes, int]]] = {}
 

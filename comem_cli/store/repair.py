@@ -138,10 +138,10 @@ class Repair:
     def _sort(self, writer: MendingWriter, chunks: list[ChunkRow]) -> tuple[list[ChunkRow], list[ChunkRow]]:
         whole: list[ChunkRow] = []
         broken: list[ChunkRow] = []
-        files = ShardFiles(self._store, writer.width)
+        files = ShardFiles(self._store, writer.layout)
         try:
             for chunk in chunks:
-                rows = bytearray(chunk.n_tokens * writer.width * format.ITEM_BYTES)
+                rows = bytearray(chunk.n_tokens * writer.layout.row_bytes)
                 try:
                     files.read([chunk], memoryview(rows))
                     whole.append(chunk)
@@ -152,10 +152,10 @@ class Repair:
         return whole, broken
 
     def _read(self, writer: MendingWriter, chunks: list[ChunkRow]) -> Iterator[tuple[ChunkRow, bytes]]:
-        files = ShardFiles(self._store, writer.width)
+        files = ShardFiles(self._store, writer.layout)
         try:
             for chunk in chunks:
-                rows = bytearray(chunk.n_tokens * writer.width * format.ITEM_BYTES)
+                rows = bytearray(chunk.n_tokens * writer.layout.row_bytes)
                 files.read([chunk], memoryview(rows))
                 yield chunk, bytes(rows)
         finally:
@@ -164,7 +164,7 @@ class Repair:
     def _written(
         self, writer: MendingWriter, state: CatalogueState, wanted: dict[int, ChunkRow]
     ) -> Iterator[tuple[ChunkRow, bytes]]:
-        """Compute the residuals of `wanted` again."""
+        """Compute the residuals of `wanted` again, in the form in which they lie on disk."""
         if not wanted:
             return
         by_key = {chunk.key: chunk for chunk in wanted.values()}
@@ -173,9 +173,9 @@ class Repair:
         for pending in _pending(writer, state, setup.mode, wanted):
             if model is None:
                 model = self._model(setup)
-            yield from ((by_key[done.key], rows) for done, rows in model.add(pending))
+            yield from ((by_key[done.key], writer.layout.encode(rows)) for done, rows in model.add(pending))
         if model is not None:
-            yield from ((by_key[done.key], rows) for done, rows in model.flush())
+            yield from ((by_key[done.key], writer.layout.encode(rows)) for done, rows in model.flush())
 
     def _model(self, setup: WriteSetup) -> ChunkWriter:
         self._on_load(setup.files.name)
@@ -190,7 +190,7 @@ class _Relocation:
         self._start()
 
     def add(self, chunk: ChunkRow, rows: bytes) -> bytes:
-        """Put a chunk's rows (n, d) bf16 into the new shard; return the checksums of its blocks."""
+        """Put a chunk's n rows, as they lie on disk, into the new shard; return the checksums of its blocks."""
         blocks = self._builder.blocks + format.blocks_of(chunk.n_tokens)
         if blocks * format.ROWS_PER_BLOCK > self._writer.capacity:
             self.finish()
@@ -205,7 +205,7 @@ class _Relocation:
         self._start()
 
     def _start(self) -> None:
-        self._builder = format.ShardBuilder(self._writer.width, self._writer.capacity)
+        self._builder = format.ShardBuilder(self._writer.layout, self._writer.capacity)
         self._moved: list[ChunkRow] = []
 
 

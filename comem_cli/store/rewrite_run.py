@@ -112,7 +112,7 @@ class RewriteRun:
                 tokens=tokens,
                 forward_tokens=forward_tokens,
                 flop_ratio=ratio,
-                bytes_per_token=2 * reader.width,
+                bytes_per_token=reader.layout.row_bytes,
                 extra_bytes=reader.counts().residual_bytes,
                 estimate_s=before.forward_s / before.tokens * tokens * ratio if before else None,
             )

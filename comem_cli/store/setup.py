@@ -1,7 +1,7 @@
 """Settle everything that a Write needs before any file is read: model, mode, fingerprint, device and dtype.
 
 Settings that the user does not give come from the store where it exists, else from the model: split round(L/3), chunks
-of 512 tokens, mode chunk.
+of 512 tokens, mode chunk, bf16 residuals.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from comem_cli.model.shapes import TOKENS_PER_BATCH, shapes_from_json, shapes_to
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.identify import fingerprint_for
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.row_layout import BF16, DTYPES, INT8, NARROWEST, WIDEST
 from comem_cli.store.write_adapter import NONE, adapter_for_write, merged
 from comem_cli.store.writer import COMPUTE_DTYPE
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 CHUNK = 512  # tokens
 LIBRARIES = ("torch", "transformers", "tokenizers")
 KV_SIZES = ("n_layers", "kv_heads", "head_dim")  # of the model: what a full KV cache would take
+RESIDUAL_FIELDS = {"format_version", "residual_dtype", "quantiser"}  # one option settles them
 MODE_FIELDS = {"mode", "overlap", "shapes"}  # of the fingerprint: what a rewrite may change
 
 
@@ -44,6 +46,7 @@ class WriteOptions:
     yes: bool = False
     mode: str | None = None
     write_adapter: str | None = None
+    residual_dtype: str | None = None  # "bf16" | "int8"
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,13 @@ class WriteSetup:
         same = old is not None and (old.split > 0, old.chunk, old.overlap, old.mode) == like
         shapes = old.shapes if old is not None and same else self._shapes(split, chunk)
         self.fingerprint = fingerprint_for(
-            self.identity, split=split, chunk=chunk, overlap=overlap, mode=name, shapes=shapes
+            self.identity,
+            split=split,
+            chunk=chunk,
+            overlap=overlap,
+            mode=name,
+            shapes=shapes,
+            residual_dtype=self._residual_dtype(split, old),
         )
         interface = Interface.of(self.identity, split=split, chunk=chunk, mode=name, overlap=overlap)
         wrote = old.write_adapter if old else NONE
@@ -133,6 +142,22 @@ class WriteSetup:
             facts |= {COMPUTE_DTYPE: names[str(dtype)], "device": str(device), "attention": "sdpa"}
         return facts | {name: version(name) for name in LIBRARIES}
 
+    def _residual_dtype(self, split: int, old: Fingerprint | None) -> str:
+        if self._options.residual_dtype is None:
+            return old.residual_dtype if old is not None else BF16
+        wanted = DTYPES[self._options.residual_dtype]
+        if wanted == INT8 and split == 0:
+            raise UsageError(
+                "split 0 keeps token ids only: there is no residual to quantise",
+                "leave out --residual-dtype, or pass --split above 0",
+            )
+        if wanted == INT8 and not NARROWEST <= self.identity.width <= WIDEST:
+            raise UsageError(
+                f"int8 residuals need a width of {NARROWEST} to {WIDEST:,}; the model's is {self.identity.width:,}",
+                "pass --residual-dtype bf16",
+            )
+        return wanted
+
     def _shapes(self, split: int, chunk: int) -> str:
         if split == 0:
             return "[]"
@@ -149,6 +174,12 @@ class WriteSetup:
                 f"the store was written with mode {old.mode} (overlap {old.overlap}), not {self.mode.name} "
                 f"(overlap {self.mode.overlap})",
                 f"comem overlap-write {self.store} {option}, or write another store with --store DIR",
+            )
+        if found and found <= RESIDUAL_FIELDS:
+            raise FingerprintError(
+                f"the store was written with residual_dtype {old.residual_dtype} (quantiser {old.quantiser}), "
+                f"not {self.fingerprint.residual_dtype} (quantiser {self.fingerprint.quantiser})",
+                "leave out --residual-dtype, or write another store with --store DIR",
             )
         old.require_same(self.fingerprint)
 

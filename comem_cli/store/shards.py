@@ -12,6 +12,7 @@ from pathlib import Path
 from comem_cli.errors import from_os_error
 from comem_cli.store import durable, format
 from comem_cli.store.lock import NoReaders
+from comem_cli.store.row_layout import RowLayout
 
 
 def write_shard(store: Path, shard: int, builder: format.ShardBuilder) -> int:
@@ -26,23 +27,23 @@ def write_shard(store: Path, shard: int, builder: format.ShardBuilder) -> int:
     return sum(len(part) for part in parts)
 
 
-def write_array_document(store: Path, width: int, capacity: int, shards: Collection[int]) -> None:
+def write_array_document(store: Path, layout: RowLayout, capacity: int, shards: Collection[int]) -> None:
     """Let the array's shape cover the committed `shards`, if it does not yet.
 
     It grows only after the commit, so that a plain zarr reader never sees rows that were not committed.
     """
     _write_if_changed(
         store / format.ARRAY_NAME / format.METADATA_NAME,
-        format.array_document(width, capacity, max(shards, default=-1) + 1),
+        format.array_document(layout, capacity, max(shards, default=-1) + 1),
     )
 
 
-def make_layout(store: Path, with_residuals: bool) -> None:
-    """Create the root group and, for a store with residuals, the array's directories."""
+def make_folders(store: Path, version: int, with_residuals: bool) -> None:
+    """Create the root group of a format version and, for a store with residuals, the array's directories."""
     if with_residuals:
         durable.make_dir(store / format.ARRAY_NAME)
         durable.make_dir(store / format.ARRAY_NAME / "c")
-    _write_if_changed(store / format.METADATA_NAME, format.group_document())
+    _write_if_changed(store / format.METADATA_NAME, format.group_document(version))
 
 
 def sweep(store: Path, live: Collection[int], next_shard: int) -> None:

@@ -1,7 +1,8 @@
 """Write the chunks of documents that a store lacks, in the store's mode, with a ledger row for each commit.
 
 Residuals become durable shard by shard, at least every COMMIT_SECONDS. What a commit holds is never computed again: the
-key of a chunk says whether the store has it. Ingest and rewrite share this.
+key of a chunk says whether the store has it. Ingest and rewrite share this. Where the store keeps int8, the ledger row
+also has how far its residuals are from what Write gave.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from comem_cli.model.modes import ChunkWriter, WriteMode
 from comem_cli.model.shapes import Pending
 from comem_cli.store.fingerprint import Fingerprint, chunk_key
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import LedgerRow
 from comem_cli.store.writer import COMPUTE_DTYPE, StoreWriter
 
@@ -43,6 +45,7 @@ class WriteQueue:
         self._store = store
         self._mode = mode
         self._digest = fingerprint.digest()
+        self._layout = RowLayout.of(fingerprint, store.width)
         self.key = partial(chunk_key, self._digest)
         self._make_writer = make_writer
         self._writer: ChunkWriter | None = None
@@ -120,21 +123,38 @@ class WriteQueue:
         n_tokens = len(chunk.ids) // 4
         if not self._store.fits(n_tokens):
             self.commit()
-        self._store.add(chunk.key, chunk.ids, rows)
+        self._store.add(chunk.key, chunk.ids, None if rows is None else self._encoded(rows))
         self._batch_chunks += 1
         self._batch_tokens += n_tokens
         self._forward_tokens += chunk.n_tokens
 
+    def _encoded(self, rows: bytes) -> bytes:
+        """Turn rows as Write gives them into what the store keeps, and sum up what that loses."""
+        stored = self._layout.encode(rows)
+        if self._layout.quantised:
+            from comem_cli.store.int8 import relative_errors
+
+            errors = relative_errors(rows, stored, self._layout)
+            self._error_sum += float(errors.sum())
+            self._error_max = max(self._error_max, float(errors.max()))
+        return stored
+
     def _ledger(self) -> LedgerRow:
-        """Describe what the buffered chunks cost; forward_tokens: the chunks' tokens with their left context."""
+        """Describe what the buffered chunks cost; forward_tokens: the chunks' tokens with their left context.
+
+        relative_error: of int8 rows, |h - h'| / |h|, the sum and the largest over this commit's tokens.
+        """
         wall_ms = (time.monotonic() - self._since) * 1e3
         cost = (self._batch_chunks, self._batch_tokens, wall_ms, self._forward_ms, 0.0)
         device = self._device() if self._make_writer else "none"
         dtype = self._store.recorded.get(COMPUTE_DTYPE, "none")
-        detail = {"forward_tokens": self._forward_tokens, "fingerprint": self._digest}
+        detail: dict[str, Any] = {"forward_tokens": self._forward_tokens, "fingerprint": self._digest}
+        if self._layout.quantised and self._make_writer:
+            detail["relative_error"] = {"sum": self._error_sum, "max": self._error_max}
         return LedgerRow(time.time(), f"write:{self._mode.name}", *cost, device, dtype, json.dumps(detail))
 
     def _reset_ledger(self) -> None:
         self._since = time.monotonic()
         self._forward_ms = 0.0
+        self._error_sum = self._error_max = 0.0
         self._batch_chunks = self._batch_tokens = self._forward_tokens = 0

@@ -27,6 +27,7 @@ from comem_cli.store.document import chunk_ids, document_chunks
 from comem_cli.store.edits import NewDocument, Placement, Waiting
 from comem_cli.store.fingerprint import Fingerprint
 from comem_cli.store.lock import WriterLock, undone_on_error
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow, DocumentRow, LedgerRow, MetaRow, PlacementRow, RootRow, ShardRow
 
 COMPUTE_DTYPE = "compute_dtype"  # the recorded fact that a resumed Write must share
@@ -41,6 +42,7 @@ class StoreWriter:
         self.fingerprint = Fingerprint.from_dict(json.loads(facts["fingerprint"]))
         self.recorded: dict[str, str] = json.loads(facts["recorded"])
         self.width = int(facts["width"])
+        self.layout = RowLayout.of(self.fingerprint, self.width)
         self.capacity = int(facts["capacity"])
         self._lock = lock
         self._catalogue = catalogue
@@ -167,8 +169,8 @@ class StoreWriter:
     def add(self, key: str, ids: bytes, residual: bytes | bytearray | memoryview | None) -> None:
         """Buffer a chunk for the next commit; a key that is stored already is skipped.
 
-        ids: (n,) uint32 little-endian. residual: (n, d) bf16 little-endian, None exactly at split 0. The bytes are
-        copied. A full shard is committed first.
+        ids: (n,) uint32 little-endian. residual: its n rows as `layout` has them on disk, None exactly at split 0. The
+        bytes are copied. A full shard is committed first.
 
         Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
         """
@@ -184,8 +186,8 @@ class StoreWriter:
         shard, row, crcs = None, None, b""
         if residual is not None:
             rows = memoryview(residual).cast("B")
-            if len(rows) != n_tokens * self.width * format.ITEM_BYTES:
-                raise ValueError(f"{len(rows)} bytes are not ({n_tokens}, {self.width}) bfloat16")
+            if len(rows) != n_tokens * self.layout.row_bytes:
+                raise ValueError(f"{len(rows)} bytes are not {n_tokens} {self.layout.dtype} rows of width {self.width}")
             shard = int(self._facts["next_shard"])
             row, crcs = self._builder.add(rows)
         self._chunks[key] = ChunkRow(self._next_chunk, key, shard, row, n_tokens, crcs, ids)
@@ -343,7 +345,7 @@ class StoreWriter:
         Raises: NoSpaceError (14), CorruptStoreError (13), ComemError (1).
         """
         shards.sweep(self.path, self._live_shards(), int(self._facts["next_shard"]))
-        shards.make_layout(self.path, bool(self.fingerprint.split))
+        shards.make_folders(self.path, self.fingerprint.format_version, bool(self.fingerprint.split))
         self._write_array_document()
 
     def _live_shards(self) -> list[int]:
@@ -351,7 +353,7 @@ class StoreWriter:
 
     def _write_array_document(self) -> None:
         if self.fingerprint.split:
-            shards.write_array_document(self.path, self.width, self.capacity, self._live_shards())
+            shards.write_array_document(self.path, self.layout, self.capacity, self._live_shards())
 
     def _write_shard(self, batch: edits.Batch) -> None:
         if self._builder.blocks:
@@ -394,5 +396,5 @@ class StoreWriter:
 
     def _clear_buffer(self) -> None:
         self._chunks: dict[str, ChunkRow] = {}
-        self._builder = format.ShardBuilder(self.width, self.capacity)
+        self._builder = format.ShardBuilder(self.layout, self.capacity)
         self._rows = 0

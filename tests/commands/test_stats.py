@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.cli import World, rows
+from tests.tiny_store import make_store
 
 STORE = "stores/docs"
 
@@ -103,6 +104,18 @@ def test_a_store_of_token_ids_has_no_residual_bytes(light, tmp_path: Path) -> No
     assert found["tokens"] == sum(len(struct.unpack(f"<{len(some) // 4}I", some)) for some in ids)
 
 
+def test_an_int8_store_shows_its_own_formula_and_what_it_lost(tmp_path: Path, world: World) -> None:
+    store = make_store(tmp_path / "made", residual_dtype="int8").path
+    found = world.run("stats", str(store), "--json").json
+    assert found["bytes_per_token"]["residual_formula"] == 64 + 36
+    error = found["residual_error"]
+    assert error["rows"] == found["tokens"] and 0 < error["mean"] < error["max"] < 0.05
+    lines = [line.split("\t") for line in world.run("stats", str(store)).out.splitlines()]
+    values = {fact: value for _, fact, value, _ in lines}
+    assert float(values["residuals, formula d + 36"]) == 100
+    assert float(values["mean relative error"]) == pytest.approx(error["mean"])
+
+
 def test_an_empty_store_is_told_without_a_division(tmp_path: Path, world: World) -> None:
     from comem_cli.store.fingerprint import Fingerprint
     from comem_cli.store.writer import StoreWriter
@@ -121,6 +134,7 @@ def test_people_get_units() -> None:
         *("0 B", "1,023 B", "1.0 KiB", "32.7 MiB", "2.0 GiB")
     ]
     assert readable(0.0123, "share") == "1.2%"
+    assert readable(0.0036359, "ratio") == "0.00364"
     assert (readable(86.302, "s"), readable(7200.0, "s")) == ("86.30 s", "120.0 min")
     assert (readable(1152, "B/token"), readable(322.03, "x")) == ("1,152.0 B", "322 x")
     assert (readable(12_345, ""), readable(344.01, ""), readable("fresh", "")) == (12_345, "344.0", "fresh")

@@ -17,6 +17,8 @@ from comem_cli.evaluate.arms import REPLAY, Arm, parse_arm, parse_arms
         ("comem:j=12,overlap=32", Arm(12, "overlap", 32), "comem:j=12,overlap=32"),
         ("comem:mode=document,j=6", Arm(6, "document"), "comem:j=6,mode=document"),
         ("comem:j=3,adapter=a/b", Arm(3, adapter=Path("a/b")), "comem:j=3,mode=chunk,adapter=a/b"),
+        ("comem:j=3,residual=int8", Arm(3, residual_dtype="int8"), "comem:j=3,mode=chunk,residual=int8"),
+        ("comem:j=3,residual=bf16", Arm(3), "comem:j=3,mode=chunk"),
         ("replay:adapter=a", Arm(adapter=Path("a")), "replay:adapter=a"),
     ],
 )
@@ -42,6 +44,8 @@ def test_a_spec_is_read_and_named_canonically(spec: str, arm: Arm, canonical: st
         "comem:j=1,mode=overlap",
         "comem:j=1,mode=odd",
         "comem:j=1,what=2",
+        "comem:j=1,residual=int4",
+        "replay:residual=int8",
         "replay:j=3",
         "lower:j=1",
     ],

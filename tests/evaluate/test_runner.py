@@ -101,7 +101,9 @@ def test_every_example_and_arm_has_one_record_over_one_pack(
             assert (r.arm == "replay") == (not r.extra)
 
 
-@pytest.mark.parametrize("arm", [a for a in ARMS if a.split < 6], ids=lambda a: a.spec)
+@pytest.mark.parametrize(
+    "arm", [*(a for a in ARMS if a.split < 6), Arm(2, residual_dtype="int8")], ids=lambda a: a.spec
+)
 def test_an_arm_answers_as_ask_does_over_a_store_written_in_its_mode(
     files: load.ModelFiles, tmp_path: Path, arm: Arm
 ) -> None:
@@ -110,6 +112,7 @@ def test_an_arm_answers_as_ask_does_over_a_store_written_in_its_mode(
         (tmp_path / "docs").mkdir(exist_ok=True)
         (tmp_path / "docs" / document.name).write_text(document.text)
     mode = {"mode": None, "overlap": arm.overlap} if arm.overlap else {"mode": arm.mode, "overlap": None}
+    mode["residual_dtype"] = "int8" if arm.residual_dtype == "int8" else None
     chosen = WriteOptions(split=arm.split, chunk=32, device="cpu", dtype="fp32", **mode)
     ingest = IngestRun(tmp_path / "store", files, chosen)
     ignored: dict[str, Any] = {n: lambda *a: None for n in ("on_plan", "on_event", "on_bytes", "on_load")}

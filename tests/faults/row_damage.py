@@ -149,8 +149,8 @@ def _move_blocks(store: Path, rng: object) -> str:
     """Exchange two blocks with their checksums, within a shard or between two."""
     one, other = (rng.choice(faults.files(store, "shard")) for _ in range(2))  # type: ignore[attr-defined]
     with StoreReader(store) as reader:
-        step, width, capacity = format.block_bytes(reader.width) + format.CRC_BYTES, reader.width, reader.capacity
-    index = len(format.shard_index(width, 0, capacity))
+        step = format.block_bytes(reader.layout) + format.CRC_BYTES
+        index = len(format.shard_index(reader.layout, 0, reader.capacity))
     at, to = (rng.randrange((path.stat().st_size - index) // step) * step for path in (one, other))  # type: ignore[attr-defined]
     first, second = one.read_bytes()[at : at + step], other.read_bytes()[to : to + step]
     if first == second:

@@ -48,7 +48,7 @@ def test_all_contracts_hold_in_every_family(tmp_path, family):
 
 @pytest.mark.parametrize(
     "options",
-    [{"overlap": 16}, {"mode": "document"}, {"split": 0}, {"split": 6}],
+    [{"overlap": 16}, {"mode": "document"}, {"split": 0}, {"split": 6}, {"residual_dtype": "int8"}],
     ids=lambda options: "-".join(f"{k}-{v}" for k, v in options.items()),
 )
 def test_all_contracts_hold_in_every_mode_and_at_both_ends(tmp_path, options):

@@ -12,6 +12,7 @@ from samples import contents, open_store, put, sample
 from comem_cli.errors import CorruptStoreError
 from comem_cli.store import format
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ROW_TYPES
 
 
@@ -37,7 +38,7 @@ def refused(path, *words):
 def test_any_flipped_bit_of_a_chunks_blocks_is_detected(store):
     file = format.shard_path(store, 0)
     whole = file.read_bytes()
-    blocks = 4 * (format.block_bytes(8) + 4)
+    blocks = 4 * (format.block_bytes(RowLayout(8)) + 4)
     rng = random.Random(7)
     for _ in range(100):
         data = bytearray(whole)

@@ -15,13 +15,14 @@ from samples import CHUNK, RECORDED, WIDTH, contents, expected, fingerprint, ope
 
 from comem_cli.store import bf16, format
 from comem_cli.store.catalogue import open_readable
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow
 from comem_cli.store.writer import StoreWriter
 
 
 @given(st.integers(1, 9000), st.integers(1, 9000))
 def test_a_shard_holds_whole_padded_chunks_and_about_32_mib_or_32768_rows(width, chunk):
-    rows = format.shard_capacity(width, chunk)
+    rows = format.shard_capacity(RowLayout(width), chunk)
     padded = -(-chunk // 32) * 32
     assert rows % padded == 0 and rows >= padded
     assert rows == padded or (rows * width * 2 <= 32 * 2**20 and rows <= 32768)
@@ -32,13 +33,13 @@ def test_a_shard_holds_whole_padded_chunks_and_about_32_mib_or_32768_rows(width,
 @given(st.lists(st.integers(1, CHUNK), max_size=6), st.integers(1, 12))
 def test_a_shard_file_is_blocks_with_checksums_and_an_index(lengths, width):
     capacity = 6 * CHUNK
-    builder = format.ShardBuilder(width, capacity)
+    builder = format.ShardBuilder(RowLayout(width), capacity)
     chunks = [sample(seed, n, width) for seed, n in enumerate(lengths)]
     rows = [builder.add(memoryview(chunk.residual)) for chunk in chunks]
     data = b"".join(bytes(part) for part in builder.parts())
     size = 32 * width * 2
     count = sum(-(-n // 32) for n in lengths)
-    assert len(data) == format.shard_file_bytes(width, count, capacity)
+    assert len(data) == format.shard_file_bytes(RowLayout(width), count, capacity)
     index = data[count * (size + 4) :]
     assert struct.unpack("<I", index[-4:])[0] == google_crc32c.value(index[:-4])
     entries = list(struct.iter_unpack("<QQ", index[:-4]))
@@ -82,7 +83,7 @@ def test_zarr_python_reads_equal_bytes(store_of_three_shards):
     bf16.register()
     array = zarr.open_group(path, mode="r")["residuals"]
     assert array.dtype == ml_dtypes.bfloat16
-    capacity = format.shard_capacity(WIDTH, CHUNK)
+    capacity = format.shard_capacity(RowLayout(WIDTH), CHUNK)
     assert array.shape == (3 * capacity, WIDTH)
     found = _stored_rows(path, lambda a, b: np.asarray(array[a:b]).tobytes())
     assert found == {chunk.key: chunk.residual for chunk in chunks}
@@ -124,9 +125,9 @@ def test_an_array_that_zarr_python_writes_has_the_same_metadata(tmp_path):
     values = np.arange(192 * 4, dtype=np.float32).reshape(192, 4).astype(ml_dtypes.bfloat16)
     array[:] = values
     theirs = json.loads((tmp_path / "z" / "zarr.json").read_bytes())
-    ours = json.loads(format.array_document(4, 96, 2))
+    ours = json.loads(format.array_document(RowLayout(4), 96, 2))
     assert {key: theirs[key] for key in ours} == ours
-    builder = format.ShardBuilder(4, 96)
+    builder = format.ShardBuilder(RowLayout(4), 96)
     builder.add(memoryview(values[:96].view(np.uint16)).cast("B"))
     assert (tmp_path / "z" / "c" / "0" / "0").read_bytes() == b"".join(bytes(part) for part in builder.parts())
 

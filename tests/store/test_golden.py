@@ -36,6 +36,7 @@ class Golden:
 
 KNOWN = {
     "format-1": Golden(2, 6, 228, "35b75628b96d4531a8437f7c57abd537286ebeec7892581f99df1b8cd49f38ab"),
+    "format-2": Golden(2, 6, 228, "03853444aa26c324596891cd6e4564e0e146a8988375738300021b9bf3d2865d"),  # int8
 }
 
 

@@ -11,6 +11,7 @@ from samples import contents, expected, ledger, open_store, put, sample
 from comem_cli.errors import ComemError, CorruptStoreError, FingerprintError, NoStoreError
 from comem_cli.store import catalogue as catalogues
 from comem_cli.store import fetch
+from comem_cli.store.format import FORMAT_VERSION
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.rows import MetaRow
 
@@ -101,10 +102,10 @@ def test_no_store_says_so(tmp_path, store):
 def test_a_newer_format_is_refused_with_both_versions(store):
     catalogue = catalogues.open_writable(store)
     with catalogue.transaction():
-        catalogue.insert(MetaRow("format_version", "2"))
+        catalogue.insert(MetaRow("format_version", str(FORMAT_VERSION + 1)))
     catalogue.close()
     for act in (StoreReader, open_store):
-        with pytest.raises(FingerprintError, match=r"format 2.*format 1"):
+        with pytest.raises(FingerprintError, match=rf"format {FORMAT_VERSION + 1}.*format {FORMAT_VERSION}"):
             act(store)
 
 
@@ -163,6 +164,7 @@ def test_an_unwritable_catalogue_falls_back_to_immutable(store, monkeypatch):
 
 def test_what_stats_needs_imports_neither_numpy_nor_zarr(store):
     script = """import sys, pathlib
+from comem_cli.store.format import FORMAT_VERSION
 from comem_cli.store.reader import StoreReader
 with StoreReader(pathlib.Path(sys.argv[1])) as reader:
     reader.counts(), reader.ledger(), reader.index()

@@ -16,6 +16,7 @@ from comem_cli.errors import CorruptStoreError
 from comem_cli.store import durable, format
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.reclaim import Moved, compact, compact_sparse, expected_bytes, shard_use, with_dead_rows
+from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.writer import StoreWriter
 
 AFTER = {(ROOT, name): expected(chunks) for name, chunks in KEPT.items()}
@@ -49,7 +50,7 @@ def test_the_use_of_a_shard_counts_the_blocks_of_chunks(base):
     with StoreWriter.open(base) as writer:
         uses = shard_use(writer.catalogue)
         dead = with_dead_rows(writer.catalogue)
-        assert all(use.bytes == format.shard_file_bytes(WIDTH, use.blocks, writer.capacity) for use in uses)
+        assert all(use.bytes == format.shard_file_bytes(RowLayout(WIDTH), use.blocks, writer.capacity) for use in uses)
         rows = list(writer.catalogue.execute("SELECT shard, n_tokens FROM chunk"))
         for use in uses:
             assert use.live == sum(-(-n // 32) for shard, n in rows if shard == use.shard)

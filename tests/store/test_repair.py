@@ -28,7 +28,7 @@ from tests.commands.cli import residuals, write_documents
 from tests.tiny import save_tiny
 from tests.tiny_store import TinyStore, make_store
 
-MODES = {"chunk": {}, "overlap": {"overlap": 16}, "document": {"mode": "document"}}
+MODES = {"chunk": {}, "overlap": {"overlap": 16}, "document": {"mode": "document"}, "int8": {"residual_dtype": "int8"}}
 IGNORED = {name: lambda *args: None for name in ("on_plan", "on_event", "on_bytes", "on_load")}
 MORE = 4  # documents of a shard of their own
 DEEP = CheckOptions(read_data=True)
@@ -263,7 +263,7 @@ def test_what_a_killed_repair_left_is_swept_by_the_next_although_nothing_is_dama
     (store.path / "residuals/c/99").mkdir()
     (store.path / "residuals/c/99/0").write_bytes(b"an orphan")
     with StoreReader(store.path) as reader:
-        (store.path / "residuals/zarr.json").write_bytes(format.array_document(reader.width, reader.capacity, 9))
+        (store.path / "residuals/zarr.json").write_bytes(format.array_document(reader.layout, reader.capacity, 9))
     before, after = store_repair(store.path, lambda: store.files, device="cpu", note=pytest.fail).run()
     assert {finding.code for finding in before.findings} == {"zarr-shape", "leftover-shard"}
     assert after.findings == ()

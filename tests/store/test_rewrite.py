@@ -174,10 +174,11 @@ def run_rewrite(store: Path, files, **options) -> RewriteRun:
 
 
 @pytest.mark.parametrize("options", [{"overlap": 8}, {"overlap": 60}, {"mode": "document"}], ids=str)
-def test_a_rewritten_store_holds_the_bytes_of_a_fresh_ingest_and_needs_no_source(tmp_path, files, options):
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_a_rewritten_store_holds_the_bytes_of_a_fresh_ingest_and_needs_no_source(tmp_path, files, options, dtype):
     sources = write_sources(tmp_path / "docs")
-    ingest(tmp_path / "fresh", files, sources, **options)
-    ingest(tmp_path / "s", files, sources)
+    ingest(tmp_path / "fresh", files, sources, residual_dtype=dtype, **options)
+    ingest(tmp_path / "s", files, sources, residual_dtype=dtype)
     before = contents(tmp_path / "s")
     shutil.rmtree(sources)
     run_rewrite(tmp_path / "s", files, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from samples import fingerprint, ledger, open_store, put, sample
 
 from comem_cli.store import bf16
+from comem_cli.store.row_layout import INT8, QUANTISER, RowLayout
 from comem_cli.store.rows import ROW_TYPES, SCHEMA
 from comem_cli.store.writer import StoreWriter
 
@@ -24,8 +26,8 @@ def test_its_code_reads_a_store_and_its_digests(tmp_path):
         writer.commit(ledger())
     scope: dict[str, Any] = {"STORE": str(path)}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
+    assert len(blocks) == 4
+    for block in blocks[:3]:
         exec(block, scope)
     bf16.register()  # undo the README's registration
     assert {key: (ids.tobytes(), np.asarray(rows).tobytes()) for key, (ids, rows) in scope["chunks"].items()} == {
@@ -34,6 +36,24 @@ def test_its_code_reads_a_store_and_its_digests(tmp_path):
     assert scope["same"].shape == scope["array"].shape
     for kind in ROW_TYPES:
         assert len(list(scope["rows"](kind.table))) > 0
+
+
+def test_its_code_turns_int8_records_back(tmp_path):
+    layout, rng = RowLayout(16, INT8), np.random.default_rng(0)
+    wanted = {}
+    fields = {"format_version": 2, "residual_dtype": INT8, "quantiser": QUANTISER}
+    with StoreWriter.create_or_open(tmp_path / "s", fingerprint(**fields), 16, {"compute_dtype": "float32"}) as writer:
+        for seed, n in enumerate((64, 5)):
+            rows = (rng.normal(size=(n, 16)).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+            chunk = replace(sample(seed, n), residual=layout.encode(rows))
+            wanted[chunk.key] = layout.round_trip(rows)
+            put(writer, f"d{seed}", [chunk])
+        writer.commit()
+    scope: dict[str, Any] = {"STORE": str(tmp_path / "s")}
+    for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL):
+        exec(block, scope)
+    bf16.register()
+    assert {key: scope["residuals"](rows).tobytes() for key, (_, rows) in scope["chunks"].items()} == wanted
 
 
 def test_it_names_every_column_and_every_fact(tmp_path):
