@@ -32,7 +32,7 @@ def evaluate(
         Path, typer.Option("--out", metavar="FILE", help="Records; an interrupted run goes on from it.")
     ] = Path("comem-eval.jsonl"),
     also: Annotated[list[Path] | None, typer.Option("--with", metavar="FILE", help="More records to report.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report: .md, .tsv or .svg.")] = None,
+    report: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Write a report: .md, .tsv, .svg.")] = None,
     chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 512,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
@@ -40,7 +40,7 @@ def evaluate(
     selector: Annotated[str, typer.Option(help="bm25-iterative, bm25 or recency.")] = "bm25-iterative",
     terms: Annotated[str, typer.Option(help="folded words, or tokens as in the paper.")] = "folded",
     max_new_tokens: Annotated[int | None, typer.Option(help="Instead of what the benchmark says.")] = None,
-    list_tasks: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
+    list_tasks: Annotated[bool, typer.Option("--list", help="List the tasks, each with an example.")] = False,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
@@ -63,11 +63,11 @@ def evaluate(
         return
     rounds = rounds_for(top_k, hop) if rounds is None else rounds
     chosen = RunOptions(chunk, top_k, hop, rounds, selector, terms, max_new_tokens, device, dtype).checked()
-    eval_view.check_report(report)
+    eval_view.check_reports(report or [])
     found = _run(tasks, arm or [], chosen, n, seed, data, to, model) if tasks else _read(to)
     for path in also or []:
         found += _read(path)
-    eval_view.show(found, report)
+    eval_view.show(found, report or [])
 
 
 def _run(

@@ -17,26 +17,26 @@ HEADER = ("cell", "arm", "n", "score", "low", "high", "diff", "diff low", "diff 
 
 
 def show_tasks() -> None:
-    """List the task names, one a line."""
-    from comem_cli.evaluate.tasks.registry import TASKS
+    """List the task names, each with a spec to copy."""
+    from comem_cli.evaluate.tasks.registry import TASKS, example_spec
 
+    rows = [(name, example_spec(name)) for name in sorted(TASKS)]
     if out.json:
-        out.document(sorted(TASKS))
-        return
-    for name in sorted(TASKS):
-        out.text(name)
+        out.document([{"task": name, "example": spec} for name, spec in rows])
+    else:
+        out.table(("task", "example"), rows)
 
 
-def check_report(path: Path | None) -> None:
+def check_reports(paths: Sequence[Path]) -> None:
     """Refuse a report file whose form is not known; raises UsageError (2)."""
     from comem_cli.evaluate.report_file import check_ending
 
-    if path is not None:
+    for path in paths:
         check_ending(path)
 
 
-def show(records: Sequence[Record], path: Path | None) -> None:
-    """Print the table, and write the report where one is asked for; raises UsageError (2) for records that clash."""
+def show(records: Sequence[Record], paths: Sequence[Path]) -> None:
+    """Print the table, and write the reports asked for; raises UsageError (2) for records that clash."""
     from comem_cli.evaluate.report import report
     from comem_cli.evaluate.report_file import write_report
     from comem_cli.evaluate.report_tsv import tsv
@@ -48,9 +48,12 @@ def show(records: Sequence[Record], path: Path | None) -> None:
         out.document({"reference": found.reference, "rows": [_numbers(row) for row in filled]})
     elif stdout_is_terminal():
         out.table(HEADER, [_cells(row) for row in found.cells])
+        cohorts = {row.cell: row.cohort for row in found.cells}
+        for cohort in dict.fromkeys(cohorts.values()):
+            out.note(f"{', '.join(cell for cell, of in cohorts.items() if of == cohort)}: {cohort}")
     else:
         out.table(header, rows)
-    if path is not None:
+    for path in paths:
         write_report(found, path)
         out.note(f"report: {path}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from comem_cli.evaluate.tasks.registry import make_task
 from tests.commands.cli import WORDS, World
 
 ARMS = ["--arm", "replay", "--arm", "comem:j=2", "--arm", "comem:j=2,overlap=8"]
@@ -84,8 +85,9 @@ def test_json_is_one_document_of_numbers(evaluated: World) -> None:
 
 @pytest.mark.parametrize("ending", ["md", "tsv", "svg"])
 def test_a_report_is_written_in_the_form_of_its_ending(evaluated: World, ending: str) -> None:
-    ran = evaluated.run("eval", "--out", "a.jsonl", "--report", f"reports/r.{ending}")
+    ran = evaluated.run("eval", "--out", "a.jsonl", "--report", f"reports/r.{ending}", "--report", "reports/too.tsv")
     assert ran.code == 0, ran.err
+    assert (evaluated.folder / "reports" / "too.tsv").read_text() == ran.out
     text = (evaluated.folder / "reports" / f"r.{ending}").read_text()
     assert "comem:j=2,overlap=8" in text
     if ending == "svg":
@@ -132,8 +134,13 @@ def test_records_of_another_file_are_reported_with_these(evaluated: World) -> No
 
 
 def test_the_tasks_are_listed(world: World) -> None:
-    names = world.run("eval", "--list").out.split()
+    lines = [line.split("\t") for line in world.run("eval", "--list").out.splitlines()]
+    names, examples = ([line[column] for line in lines[1:]] for column in (0, 1))
     assert names == sorted(names)
+    assert world.run("eval", "--list", "--json").json == [
+        {"task": name, "example": example} for name, example in zip(names, examples, strict=True)
+    ]
+    assert all(make_task(example) for example in examples)  # each is one that the command takes
     assert {"niah_multikey_1", "vt", "longeval", "babilong_qa1", "xquad", "hotpotqa", "locomo", "jsonl"} <= set(names)
 
 

@@ -30,6 +30,18 @@ TASKS: dict[str, Builder] = {
     **JSONL_TASKS,
 }
 
+_SIZES = {
+    **dict.fromkeys(RULER, "4096"),  # tokens
+    **dict.fromkeys(BABILONG_TASKS, "4096"),
+    **dict.fromkeys(LONGEVAL_TASKS, "200"),  # lines
+    **dict.fromkeys(JSONL_TASKS, "FILE"),
+}
+
+
+def example_spec(name: str) -> str:
+    """Return a spec that `make_task` takes: the name, with a usual size where the task has sizes."""
+    return f"{name}:{_SIZES[name]}" if name in _SIZES else name
+
 
 def make_task(spec: str) -> Task:
     """Make the task that `spec` names: NAME[:SIZE][:key=value,...].
