@@ -166,16 +166,22 @@ def _lookups(
     """Print the rows of the lookups in one store."""
     packed = {number: struct.pack(f"<{len(ids)}I", *ids) for number, ids in enumerate(chunks)}
     selectors: dict[str, Selector] = {"one-shot": Bm25(12), "iterative": IterativeBm25(12, 4, 3)}
+
+    def terms(key: int) -> list[str]:
+        return scheme.terms(decode_ids(packed[key]))
+
+    def asked(key: int) -> list[str]:
+        return scheme.query_terms(decode_ids(packed[key]))
+
     seen = {
-        name: Candidates(engine, lambda key: scheme.terms(decode_ids(packed[key])), lambda key: key, range(len(chunks)))
-        for name, engine in engines.items()
+        name: Candidates(engine, terms, lambda key: key, range(len(chunks)), asked) for name, engine in engines.items()
     }
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     same: dict[str, list[float]] = {name: [] for name in selectors}
     warm = len(questions) // 2
     for number, question in enumerate([*questions[:warm], *questions]):
         ids = tokenizer.encode(question, add_special_tokens=False).ids
-        query = Query(question, tuple(dict.fromkeys(scheme.terms(ids))))
+        query = Query(question, tuple(dict.fromkeys(scheme.query_terms(ids))))
         for kind, selector in selectors.items():
             chosen = []
             for name in engines:

@@ -1,16 +1,21 @@
 """Measure recall at k of selectors and term schemes on benchmark tasks: the table in dev/LOG.md.
 
-    python dev/recall_table.py --data DIR squad-paragraphs hotpotqa [--encoder DIR] [--chunk 512 --chunk 128]
-    python dev/recall_table.py --apart --n 30 vt:8192 vt:131072:hops=11 niah_multikey_1:8192
+    python dev/recall_table.py --data DIR xquad:documents=paragraph hotpotqa [--encoder DIR] [--chunk 512 --chunk 128]
+    python dev/recall_table.py --apart --n 30 vt:8192 vt:131072:hops=11 niah_multikey_1:8192 [--bare] [--ask prompt]
 
 All documents of a task are one corpus; with --apart, which RULER wants, each example is one of its own. There a need is
 a chunk with evidence, not a span, and the last column is what k chunks can hold at best: the mean of min(1, k / E) over
-the examples, E their chunks with evidence. No decoder is loaded; the tokenizer is that of the embedded model.
+the examples, E their chunks with evidence. A line on stderr names each example of which 12 chunks miss some. No decoder
+is loaded; the tokenizer is that of the embedded model. Generated cells are kept in the user's cache.
+
+--bare leaves of a document of variable tracking only its haystack: neither solved example nor task sentence.
+--ask prompt asks all that stands after the document, in place of the question's sentence.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +37,9 @@ from comem_cli.evaluate.recall import (
 )
 from comem_cli.evaluate.recall_run import RecallRow, recall_rows, rows_of
 from comem_cli.evaluate.task import Document, Example, TaskContext
+from comem_cli.evaluate.tasks.cache import cached_cell
 from comem_cli.evaluate.tasks.registry import make_task
+from comem_cli.evaluate.tasks.ruler_vt import HEAD
 from comem_cli.model import load
 from comem_cli.select.encoder import SentenceEncoder, find_encoder
 from comem_cli.select.selector import decode_ids
@@ -41,7 +48,9 @@ from comem_cli.select.vectors import build_vectors, open_vectors
 
 TERMS = ("tokens", "folded")
 SELECTORS = ("bm25", "bm25-iterative", "recency", "oracle")
+APART = ("bm25", "bm25-iterative", "oracle")
 KS = (4, 8, 12, 16, 24)
+TOLD = 12  # chunks in which a miss is named
 NONE: Mapping[int, str] = {}
 
 
@@ -71,7 +80,17 @@ def vectors_of(corpus: Corpus, tokenizer: Any, encoder: SentenceEncoder, folder:
     return open_vectors(reader)
 
 
-def apart(task: str, examples: Sequence[Example], tokenizer: Any, size: int) -> None:
+def bare(example: Example) -> Example:
+    """Cut all but the haystack off a document of variable tracking; raises ValueError for other documents."""
+    (document,) = example.documents
+    start = document.text.rindex(HEAD) + len(HEAD)
+    spans = tuple(replace(span, start=span.start - start, end=span.end - start) for span in example.evidence)
+    return replace(example, documents=(Document(document.name, document.text[start:]),), evidence=spans)
+
+
+def apart(
+    task: str, examples: Sequence[Example], tokenizer: Any, size: int, schemes: Sequence[str], ks: Sequence[int]
+) -> None:
     """Print the table of a task whose every example is a corpus of its own."""
     found: dict[tuple[str, str], list[Found]] = {}
     chunks, evidence = [], []
@@ -82,17 +101,19 @@ def apart(task: str, examples: Sequence[Example], tokenizer: Any, size: int) -> 
         cases = [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
         chunks.append(len(corpus.chunks))
         evidence.append(len(held))
-        for terms in TERMS:
+        for terms in schemes:
             scheme = term_scheme(terms, tokenizer)
             with candidates_of(corpus, scheme) as candidates:
-                for name in ("bm25", "bm25-iterative"):
-                    selector = selector_for(name, cases, max(KS), 4)
-                    got = recall(cases, selector, candidates, make_query(scheme, tokenizer), KS)
-                    found.setdefault((name, terms), []).extend(got)
+                for name in APART:
+                    selector = selector_for(name, cases, max(ks), 4)
+                    (got,) = recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)
+                    found.setdefault((name, terms), []).append(got)
+                    if TOLD in ks and got.shares[ks.index(TOLD)] < min(1.0, TOLD / len(held)):
+                        print(example.id, name, terms, got.shares, file=sys.stderr, flush=True)
     print(f"\n{task}, chunk {size}: {len(examples)} corpora of {fmean(chunks):.0f} chunks, ", end="")
     print(f"{fmean(evidence):.2f} with evidence ({min(evidence)} to {max(evidence)})")
-    most = {k: f"\t{fmean(min(1.0, k / one) for one in evidence):.3f}" for k in KS}
-    show([row for (name, terms), got in found.items() for row in rows_of(name, terms, got, KS)], most)
+    most = {k: f"\t{fmean(min(1.0, k / one) for one in evidence):.3f}" for k in ks}
+    show([row for (name, terms), got in found.items() for row in rows_of(name, terms, got, ks)], most)
 
 
 def show(rows: Sequence[RecallRow], most: Mapping[int, str] = NONE) -> None:
@@ -112,18 +133,28 @@ def main() -> None:
     parser.add_argument("--encoder")
     parser.add_argument("--chunk", type=int, action="append")
     parser.add_argument("--n", type=int, default=0)
+    parser.add_argument("--terms", action="append", choices=TERMS)
+    parser.add_argument("--selector", action="append", help="of pooled tasks")
+    parser.add_argument("--k", type=int, action="append")
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--ask", choices=("question", "prompt"), default="question")
     given = parser.parse_args()
     files = load.resolve(None)
     tokenizer = load.tokenizer(files)
     context = TaskContext(tokenizer, load.identity(files).tokenizer, given.data, given.n)
     encoder = SentenceEncoder(find_encoder(given.encoder)) if given.encoder else None
-    selectors = [*SELECTORS, *(("dense", "hybrid") if encoder else ())]
+    selectors = given.selector or [*SELECTORS, *(("dense", "hybrid") if encoder else ())]
+    schemes, ks = given.terms or TERMS, sorted(given.k or KS)
     for task in given.tasks:
-        found = make_task(task).cell(context).examples
+        found = cached_cell(task, make_task(task), context).examples
+        if given.ask == "prompt":
+            found = tuple(replace(one, question=one.prompt) for one in found)
+        if given.bare:
+            found = tuple(map(bare, found))
         if given.apart:
             for size in given.chunk or [512]:
-                apart(task, found, tokenizer, size)
+                apart(task, found, tokenizer, size, schemes, ks)
             continue
         documents, examples = pooled(found)
         for size in given.chunk or [512]:
@@ -139,8 +170,8 @@ def main() -> None:
                     cases,
                     tokenizer,
                     selectors=selectors,
-                    terms=TERMS,
-                    ks=KS,
+                    terms=schemes,
+                    ks=ks,
                     vectors=lambda made=vectors: made,
                 )
             show(rows)

@@ -10,7 +10,7 @@ import typer
 
 from comem_cli.commands import options
 from comem_cli.commands.terms import tokenizer_of
-from comem_cli.errors import UsageError
+from comem_cli.errors import PartialError, UsageError
 from comem_cli.output import out
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ def recall(
     """Measure recall at k of selectors over a store.
 
     Each line of CASES.jsonl holds a question and either evidence, [{"path", "start", "end"}] in bytes of a file as
-    `ask --json` cites it, all of it needed; or answers, of which one chunk must hold one. Indexes are built aside and
-    the store is not changed. Only attention loads the model, and reads all chunks that its window holds a question.
+    `ask --json` cites it, all of it needed; or answers, of which one chunk must hold one. A case whose evidence the
+    store does not hold is skipped and counted: exit 3, or 4 where none is left. The store is not changed. Only
+    attention loads the model, and reads all chunks that its window holds a question.
     """
     out.configure(json=json, quiet=quiet)
     ks = _sizes(k)
     out.note(f"opening {store} ...")
-    from comem_cli.evaluate.recall import corpus_of_store, read_cases
+    from comem_cli.evaluate.recall import corpus_of_store
+    from comem_cli.evaluate.recall_cases import read_cases
     from comem_cli.evaluate.recall_run import recall_rows
     from comem_cli.read.ask import Asker, AskOptions
     from comem_cli.select.vectors import open_vectors
@@ -62,9 +64,13 @@ def recall(
         tokenizer = tokenizer_of(reader.fingerprint, options.resolve_model(model))
         corpus = corpus_of_store(reader)
         found = read_cases(cases, corpus, tokenizer)
+        if ks[-1] > len(corpus.chunks):
+            out.warning(
+                f"--k {ks[-1]}: the store has {len(corpus.chunks)} chunks; a larger k finds no more than they hold"
+            )
         rows = recall_rows(
             corpus,
-            found,
+            found.cases,
             tokenizer,
             selectors=selector or ["bm25", "bm25-iterative"],
             terms=terms or ["folded", "tokens"],
@@ -74,9 +80,12 @@ def recall(
             attention=attention,
         )
     if out.json:
-        out.document({"store": str(store), "cases": len(found), "rows": [row.to_json() for row in rows]})
+        counts = {"cases": len(found.cases), "skipped": len(found.skipped), "chunks": len(corpus.chunks)}
+        out.document({"store": str(store), **counts, "rows": [row.to_json() for row in rows]})
     else:
         out.table(("selector", "terms", "k", "recall", "low", "high", "all"), [_cells(row) for row in rows])
+    if found.skipped:
+        raise PartialError(*found.told())
 
 
 def _sizes(text: str) -> list[int]:

@@ -12,13 +12,13 @@ k: that holds for every selector here, as ties are settled by document order and
 
 from __future__ import annotations
 
-import json
+import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from comem_cli.corpus.chunk import chunk
 from comem_cli.corpus.extract import Extracted
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 ORACLE = "oracle"
 NAMES = (*SELECTORS, ORACLE)
 Need = tuple[frozenset[int], ...]  # alternatives, each a set of chunk ids
-_EXAMPLE = '{"question": "...", "evidence": [{"path": "...", "start": 0, "end": 9}]}, or "answers": ["..."]'
 
 
 @dataclass(frozen=True)
@@ -129,60 +128,25 @@ def cases_of(examples: Iterable[Example], corpus: Corpus, tokenizer: tokenizers.
     return found
 
 
-def read_cases(path: Path, corpus: Corpus, tokenizer: tokenizers.Tokenizer) -> list[Case]:
-    """Read cases of a store from JSON lines: a question, and evidence as byte spans of its files, or answers.
-
-    Raises: UsageError (2) naming the line that is no case, or whose evidence the store does not hold.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a JSON string may hold other line ends
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text", f"write lines of {_EXAMPLE}") from error
-    cases = [
-        _case(line, f"{path}, line {number}", corpus, tokenizer) for number, line in enumerate(lines, 1) if line.strip()
-    ]
-    if not cases:
-        raise UsageError(f"{path} holds no case", f"write lines of {_EXAMPLE}")
-    return cases
-
-
-def _case(line: str, where: str, corpus: Corpus, tokenizer: tokenizers.Tokenizer) -> Case:
-    bad = UsageError(f"{where}: no question with evidence or answers", f"write {_EXAMPLE}")
-    try:
-        given: Any = json.loads(line)
-        question, spans, answers = given["question"], given.get("evidence", []), given.get("answers", [])
-        needs = [corpus.need(span["path"], span["start"], span["end"]) for span in spans if _is_span(span)]
-        question.encode()  # no half of a surrogate pair: tokenizers refuse it
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise bad from error
-    if not isinstance(question, str) or not question.strip() or len(needs) < len(spans):
-        raise bad
-    if not needs:
-        if not isinstance(answers, list) or not all(isinstance(one, str) and one.strip() for one in answers):
-            raise bad
-        needs = [corpus.holding(answers, tokenizer)] if answers else []
-    if not needs:
-        raise bad
-    if not all(needs):
-        raise UsageError(
-            f"{where}: the store holds no such evidence", "give paths and bytes as `comem ask --json` does"
-        )
-    return Case(question, tuple(needs))
-
-
 @contextmanager
 def candidates_of(corpus: Corpus, scheme: TermScheme) -> Iterator[Candidates]:
     """Index a corpus over the terms of `scheme` in a temporary folder."""
+
+    @functools.cache
+    def terms(chunk_id: int) -> list[str]:
+        return scheme.terms(decode_ids(corpus.chunks[chunk_id]))
+
+    @functools.cache
+    def asked(chunk_id: int) -> list[str]:
+        return scheme.query_terms(decode_ids(corpus.chunks[chunk_id]))
+
     with tempfile.TemporaryDirectory(prefix="comem-recall-") as folder:
         path = Path(folder) / "index"
         build_index(path, corpus.chunks.items(), scheme)
         ordered = list(corpus.chunks)
         rank = {chunk_id: number for number, chunk_id in enumerate(ordered)}
         with open_index(path) as index:
-            terms = {key: scheme.terms(decode_ids(ids)) for key, ids in corpus.chunks.items()}
-            yield Candidates(index, terms.__getitem__, rank.__getitem__, ordered)
+            yield Candidates(index, terms, rank.__getitem__, ordered, asked)
 
 
 def selector_for(
@@ -228,14 +192,9 @@ def make_query(scheme: TermScheme, tokenizer: tokenizers.Tokenizer) -> Callable[
 
     def query(question: str) -> Query:
         ids = tokenizer.encode(question, add_special_tokens=False).ids
-        return Query(question, tuple(dict.fromkeys(scheme.terms(ids))))
+        return Query(question, tuple(dict.fromkeys(scheme.query_terms(ids))))
 
     return query
-
-
-def _is_span(given: Mapping[str, Any]) -> bool:
-    start, end = given["start"], given["end"]
-    return type(start) is int and type(end) is int and 0 <= start < end
 
 
 def _share(case: Case, chosen: frozenset[int]) -> float:

@@ -36,7 +36,7 @@ def bm25_scores(
     scheme makes the terms that count. Returns {chunk id: score} a query, of the chunks that match; holds counts of the
     queries' terms only. A chunk without any term is not there.
     """
-    asked = [set(scheme.terms(query)) for query in queries]
+    asked = [set(scheme.query_terms(query)) for query in queries]
     wanted = set().union(*asked)
     lengths: dict[int, int] = {}
     counts: dict[str, dict[int, int]] = {}  # term -> chunk id -> tf

@@ -185,7 +185,7 @@ def score_error(
 
     Looks at the `most` best chunks; infinite where the index gives another chunk, or misses one that belongs there.
     """
-    hits = index.search(set(scheme.terms(query)), most, (), K1, B)
+    hits = index.search(set(scheme.query_terms(query)), most, (), K1, B)
     found = {hit.chunk_id: hit.score for hit in hits}
     if len(found) != len(hits) or not found.keys() <= formula.keys() or len(hits) < min(most, len(formula)):
         return math.inf
@@ -205,8 +205,11 @@ def selections(
     def terms(chunk_id: int) -> list[str]:
         return scheme.terms(decode_ids(reader.token_ids(chunk_id)))
 
-    candidates = Candidates(index, terms, rank.__getitem__, order)
-    return [IterativeBm25().select(Query("", tuple(scheme.terms(query))), candidates) for query in queries]
+    def asked(chunk_id: int) -> list[str]:
+        return scheme.query_terms(decode_ids(reader.token_ids(chunk_id)))
+
+    candidates = Candidates(index, terms, rank.__getitem__, order, asked)
+    return [IterativeBm25().select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
 
 
 @contextmanager

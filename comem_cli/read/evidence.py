@@ -110,7 +110,7 @@ class EvidenceFinder:
         order = reader.chunk_ids_in_order()
         self._rank = {chunk_id: rank for rank, chunk_id in enumerate(order)}
         self._documents = {row.id: row for row in reader.documents()}
-        self._candidates = Candidates(self._index, self._terms, self._order, order)
+        self._candidates = Candidates(self._index, self._terms, self._order, order, self._asked)
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +158,7 @@ class EvidenceFinder:
     def query(self, question: str) -> Query:
         """Return a question as selectors get it."""
         ids = self._tokenizer.encode(question, add_special_tokens=False).ids
-        return Query(question, tuple(dict.fromkeys(self._scheme.terms(ids))))
+        return Query(question, tuple(dict.fromkeys(self._scheme.query_terms(ids))))
 
     def _order(self, chunk_id: int) -> int:
         if chunk_id not in self._rank:
@@ -170,6 +170,9 @@ class EvidenceFinder:
 
     def _terms(self, chunk_id: int) -> list[str]:
         return self._scheme.terms(decode_ids(self._reader.token_ids(chunk_id)))
+
+    def _asked(self, chunk_id: int) -> list[str]:
+        return self._scheme.query_terms(decode_ids(self._reader.token_ids(chunk_id)))
 
     def _beside(self, selected: Sequence[Selected]) -> list[Selected]:
         """Return the chunks that stand up to `neighbours` away from a selected one, in the order of choice."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from comem_cli.select.explain import Explanation
 from comem_cli.select.selector import Query, Selected
-from comem_cli.select.terms import TermScheme
+from comem_cli.select.terms import CUT, TermScheme
 from comem_cli.store.reader import StoreReader
 
 
@@ -22,6 +22,7 @@ def selection_json(
 ) -> dict[str, Any]:
     """Return the question's terms, the first `kept` selected chunks with their matches, and what was passed over.
 
+    A question's terms are shown without the rests of its words, which only ever match a word that a border cut.
     room: tokens that the pack holds, the reason why the rest of `selected` was left out.
     """
     dropped = [_entry(reader, choice) | {"reason": f"the pack holds {room} tokens"} for choice in selected[kept:]]
@@ -35,7 +36,7 @@ def selection_json(
 
     return {
         "terms": scheme.name,
-        "question_terms": [scheme.readable(term) for term in query.terms],
+        "question_terms": [scheme.readable(term) for term in query.terms if not term.startswith(CUT)],
         "selected": [_entry(reader, choice) | {"matches": matches(choice)} for choice in selected[:kept]],
         "not_selected": [*dropped, *passed],
     }

@@ -79,7 +79,7 @@ class IterativeBm25:
             room = min(self.hop, self.top_k - len(selected))
             if not room:
                 break
-            terms = query.terms if number == 1 else _terms_of(hits, candidates)
+            terms = query.terms if number == 1 else candidates.query_terms(hit.chunk_id for hit in hits)
             hits = _best(candidates, terms, room, taken, self.k1, self.b)
             if not hits:
                 break
@@ -93,11 +93,6 @@ class IterativeBm25:
 def rounds_for(top_k: int, hop: int) -> int:
     """Return how many rounds of `hop` chunks fill `top_k`: 3 for the paper's 12 and 4."""
     return -(-top_k // max(hop, 1))
-
-
-def _terms_of(hits: Iterable[Hit], candidates: Candidates) -> set[str]:
-    """Return the distinct terms of the chunks just added: the next round's query."""
-    return {term for hit in hits for term in candidates.terms(hit.chunk_id)}
 
 
 def _best(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comem_cli.errors import IndexStaleError
 from comem_cli.select.index import TERMS_FILE, check_index, open_index
-from comem_cli.select.terms import IDENTITIES
+from comem_cli.select.terms import READABLE
 from comem_cli.select.vectors import VECTORS_PREFIX, vectors_content, vectors_flaw
 from comem_cli.store.check_files import leftover, stranger
 from comem_cli.store.findings import Finding
@@ -40,7 +40,7 @@ def _check_bm25(reader: StoreReader, live: set[int], deep: bool) -> list[Finding
         ids = _indexed(path) if deep else None
     except IndexStaleError as error:
         return [Finding("index-damaged", where, error.message)]
-    if (path / TERMS_FILE).read_bytes() not in [f"{identity}\n".encode() for identity in IDENTITIES.values()]:
+    if (path / TERMS_FILE).read_bytes() not in [f"{identity}\n".encode() for identity in READABLE]:
         return [Finding("index-damaged", where, f"the file {TERMS_FILE} names no scheme")]
     if count != len(live):
         return [Finding("index-damaged", where, f"holds {count} chunks, the store {len(live)}")]

@@ -55,7 +55,7 @@ def explain(
     for number in sorted({choice.round for choice in selected}):
         added = [choice.chunk_id for choice in selected if choice.round == number]
         matches.update((chunk_id, _matches(set(asked), chunk_id, candidates)) for chunk_id in added)
-        asked = [term for chunk_id in added for term in candidates.terms(chunk_id)]
+        asked = candidates.query_terms(added)
     if isinstance(selector, IterativeBm25):
         passed = _of_rounds(selector, query, candidates, selected, shown)
     else:
@@ -84,7 +84,7 @@ def _of_rounds(
                 hit.chunk_id, PassedOver(hit.chunk_id, hit.score, number, _cap(selector, selected, number))
             )
         added = [choice.chunk_id for choice in selected if choice.round == number]
-        asked = [term for chunk_id in added for term in candidates.terms(chunk_id)]
+        asked = candidates.query_terms(added)
     return list(found.values())
 
 

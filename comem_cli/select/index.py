@@ -16,7 +16,7 @@ from typing import Any, Self
 from comem_cli.errors import IndexStaleError, from_os_error
 from comem_cli.select.lucene_access import damaged, lucene_classes, open_directory, reading
 from comem_cli.select.selector import Hit
-from comem_cli.select.terms import IDENTITIES
+from comem_cli.select.terms import READABLE
 
 SPARE_HITS = 32  # fetched beyond the cut, so that most ties are seen at once
 TERMS_FILE = "terms"
@@ -140,7 +140,7 @@ def check_index(path: Path, checksums_only: bool = False) -> int:
             directory.close()
     if not clean:
         raise damaged(path, "Lucene's check failed")
-    if recorded_terms(path) not in IDENTITIES.values():
+    if recorded_terms(path) not in READABLE:
         raise damaged(path, "its terms are of no known scheme")
     with open_index(path) as index:
         return index.count

@@ -48,12 +48,20 @@ class ScoredIndex(Protocol):
 
 @dataclass(frozen=True)
 class Candidates:
-    """The chunks of one store: their index, the terms of each, its rank in document order, all ids in that order."""
+    """The chunks of one store: their index, the terms of each, its rank in document order, all ids in that order.
+
+    asked: the terms of a chunk as a query; where it is not given, those that it counts.
+    """
 
     index: ScoredIndex
     terms: Callable[[int], Sequence[str]]
     order: Callable[[int], int]
     ordered: Sequence[int] = ()
+    asked: Callable[[int], Sequence[str]] | None = None
+
+    def query_terms(self, chunk_ids: Iterable[int]) -> set[str]:
+        """Return the distinct terms that chunks ask for: the query of a later round."""
+        return {term for chunk_id in chunk_ids for term in (self.asked or self.terms)(chunk_id)}
 
 
 class Selector(Protocol):

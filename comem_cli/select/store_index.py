@@ -17,7 +17,7 @@ from comem_cli.errors import IndexStaleError
 from comem_cli.select.index import Bm25Index, check_index, open_index, recorded_terms
 from comem_cli.select.index_write import build_index, update_index
 from comem_cli.select.selector import decode_ids
-from comem_cli.select.terms import IDENTITIES, TermScheme, term_scheme
+from comem_cli.select.terms import READABLE, TermScheme, recorded_scheme
 from comem_cli.select.vectors import VECTORS_PREFIX, build_vectors, vectors_content
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
@@ -184,7 +184,7 @@ def index_path(reader: StoreReader, terms: str | None = None) -> Path:
 
 def index_scheme(reader: StoreReader, tokenizer: tokenizers.Tokenizer) -> TermScheme:
     """Return the scheme that made the matching index; raises IndexStaleError (15) as `index_path`."""
-    return term_scheme(_scheme_name(index_path(reader)) or "", tokenizer)
+    return recorded_scheme(recorded_terms(index_path(reader)) or "", tokenizer)
 
 
 def built_terms(store: Path) -> str | None:
@@ -195,6 +195,5 @@ def built_terms(store: Path) -> str | None:
 
 
 def _scheme_name(path: Path) -> str | None:
-    """Return the name of an index's scheme if this comem makes the very same terms, else None."""
-    known = {identity: name for name, identity in IDENTITIES.items()}
-    return known.get(recorded_terms(path) or "")
+    """Return the name of an index's scheme if this comem can make the very same terms, else None."""
+    return READABLE.get(recorded_terms(path) or "")

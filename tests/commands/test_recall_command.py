@@ -1,4 +1,4 @@
-"""`comem recall`, `--terms`, `--explain` and `--selector` as a user meets them."""
+"""`comem recall`, `--terms`, `--explain`, `--selector` and rounds as a user meets them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,24 @@ def test_recall_prints_a_row_a_selector_terms_and_k_and_changes_nothing(copied: 
         ("attention", "-", 40),
     ]
     assert seen.json["rows"][1]["recall"] == 0.5  # the window holds fewer, and BM25 names none that has "x"
+    assert "--k 40" in seen.err and f"has {seen.json['chunks']} chunks" in seen.err and seen.json["chunks"] < 40
     assert state(copied.folder / STORE) == before
     copied.run("recall", STORE, "none.jsonl").failed(2, "none.jsonl")
     copied.run("recall", STORE, "cases.jsonl", "--k", "0").failed(2, "--k")
+
+
+def test_recall_skips_and_counts_cases_whose_evidence_the_store_lacks(copied: World) -> None:
+    lines = [{"question": "x", "answers": ["zebra"]}, {"question": "harbour ledger", "answers": ["harbour"]}]
+    (copied.folder / "cases.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    asked = ["recall", STORE, "cases.jsonl", "--k", "1", "--selector", "oracle"]
+    done = copied.run(*asked, "--json")
+    assert done.code == 3 and (done.json["cases"], done.json["skipped"]) == (1, 1)
+    assert done.json["rows"][0]["recall"] == 1.0
+    shown = copied.run(*asked)
+    shown.failed(3, "1 of 2 cases skipped", "cases.jsonl, line 1")
+    assert len(shown.out.splitlines()) == 2
+    (copied.folder / "cases.jsonl").write_text(json.dumps(lines[0]))
+    copied.run(*asked).failed(4, "1 of 1 cases skipped", "cases.jsonl, line 1")
 
 
 def test_other_terms_than_the_indexs_are_stale_until_it_is_built_again(copied: World) -> None:
@@ -55,6 +70,18 @@ def test_an_answer_is_explained_to_people_and_programs(written: World) -> None:
     told = written.run("ask", STORE, QUESTION, "--explain", "--json", *FAST).json
     assert [entry["path"] for entry in told["selection"]["selected"]] == [source["path"] for source in told["sources"]]
     assert told["selection"]["not_selected"][0]["reason"] == "the 2 chunks of --top-k were full"
+
+
+def test_scores_of_several_rounds_say_their_round(written: World) -> None:
+    asked = ["ask", STORE, QUESTION, "--hop", "1", *FAST]
+    done = written.run(*asked)
+    lines = done.out.splitlines()
+    sources = lines[lines.index("Sources") + 1 :]
+    assert [line.rpartition("  ")[2] for line in sources] == ["(round 1)", "(round 2)"]
+    told = written.run(*asked, "--json").json["sources"]
+    assert [source["round"] for source in told] == [1, 2]
+    one = written.run("ask", STORE, QUESTION, *FAST)
+    assert "(round" not in one.out and "Sources" in one.out
 
 
 def test_selectors_by_name(written: World) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 
 from comem_cli.corpus.chunk import chunk
 from comem_cli.corpus.extract import Extracted
-from comem_cli.errors import UsageError
-from comem_cli.evaluate.recall import Case, cases_of, corpus_of_documents, corpus_of_store, read_cases
+from comem_cli.errors import NoEvidenceError, UsageError
+from comem_cli.evaluate.recall import Case, cases_of, corpus_of_documents, corpus_of_store
+from comem_cli.evaluate.recall_cases import read_cases
 from comem_cli.evaluate.recall_run import recall_rows
 from comem_cli.evaluate.task import Document, Example, Span
 from comem_cli.model import load
@@ -65,6 +67,18 @@ def test_terms_decide_what_a_lexical_selector_finds():
     assert [(row.terms, row.recall.value) for row in rows] == [("tokens", 0.0), ("folded", 1.0)]
 
 
+def test_a_word_that_a_chunk_border_cuts_is_found_by_its_rest():
+    text = "keeps an uncommonword"
+    ids = TOKENIZER.encode(text).ids
+    size = len(ids) - 1
+    corpus = corpus_of_documents([Document("0.txt", text), *DOCUMENTS], TOKENIZER, size)
+    assert corpus.chunks[1] == struct.pack("<I", ids[-1])
+    assert not TOKENIZER.decode(ids[-1:]).startswith(" ")
+    case = Case("Uncommonwords, or an uncommonword?", ((frozenset({1}),),))
+    rows = recall_rows(corpus, [case], TOKENIZER, selectors=["bm25"], terms=["folded"], ks=[40])
+    assert rows[0].recall.value == 1.0
+
+
 def test_unknown_evidence_is_any_chunk_with_an_answer():
     corpus = corpus_of_documents(DOCUMENTS, TOKENIZER, 64)
     held, absent = example("q", answers=("MASTER  keeps", "zebra")), example("r", answers=("zebra",))
@@ -96,7 +110,7 @@ def test_cases_of_a_store_cite_bytes_of_its_files_or_answers(store, tmp_path):
     with StoreReader(store.path) as reader:
         corpus = corpus_of_store(reader)
         assert list(corpus.chunks) == reader.chunk_ids_in_order()
-        spans, answers = read_cases(file, corpus, tokenizer)
+        spans, answers = read_cases(file, corpus, tokenizer).cases
         places = reader.places(spans.needs[0][0])
         assert min(p[0].byte_start for p in places.values()) <= start
         assert max(p[0].byte_end for p in places.values()) >= start + 7
@@ -118,7 +132,11 @@ def test_cases_of_a_store_cite_bytes_of_its_files_or_answers(store, tmp_path):
             with pytest.raises(UsageError, match="line 1"):
                 read_cases(file, corpus, tokenizer)
         file.write_text('\ufeff{"question": "a line\u2028separator", "answers": ["harbour"]}\n')
-        assert [case.question for case in read_cases(file, corpus, tokenizer)] == ["a line\u2028separator"]
-        file.write_text('{"question": "q", "evidence": [{"path": "none.txt", "start": 0, "end": 4}]}')
-        with pytest.raises(UsageError, match="no such evidence"):
+        assert [case.question for case in read_cases(file, corpus, tokenizer).cases] == ["a line\u2028separator"]
+        absent = [{"question": "q", "evidence": [{"path": "none.txt", "start": 0, "end": 4}]}] * 6
+        file.write_text("\n".join(map(json.dumps, absent)))
+        with pytest.raises(NoEvidenceError, match=r"6 of 6 cases skipped.*, line 1, 2, 3, 4, 5 \.\.\."):
             read_cases(file, corpus, tokenizer)
+        file.write_text("\n".join(map(json.dumps, [lines[1], {"question": "s", "answers": ["zebra"]}, lines[0]])))
+        found = read_cases(file, corpus, tokenizer)
+        assert found.cases == (answers, spans) and found.skipped == (2,)

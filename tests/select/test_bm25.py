@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import pytest
 from bm25_reference import ClosedFormula, iterate
@@ -51,6 +52,14 @@ def test_later_rounds_query_the_ids_of_the_chunks_just_added_over_the_rest() -> 
     found = IterativeBm25(top_k=12, hop=1, rounds=3).select(ask([1]), seen)
     assert [(s.chunk_id, s.round) for s in found] == [(0, 1), (1, 2), (2, 3)]
     assert seen.index.queries == [({1}, 1, set()), ({1, 2}, 1, {0}), ({2, 3}, 1, {0, 1})]
+
+
+def test_a_later_round_asks_what_its_chunks_ask_for_not_what_they_count() -> None:
+    chunks = {0: [1, 2], 1: [2, 3], 2: [5, 6]}
+    seen = replace(candidates(chunks), asked=lambda c: [str(chunks[c][0] + 4)])
+    found = IterativeBm25(top_k=12, hop=1, rounds=2).select(ask([1]), seen)
+    assert [(s.chunk_id, s.round) for s in found] == [(0, 1), (2, 2)]
+    assert seen.query_terms([0, 1]) == {"5", "6"}
 
 
 def test_top_k_caps_the_last_round() -> None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.store_index import IndexFolder, built_terms, index_path, open_store_index, rebuild_index
-from comem_cli.select.terms import TOKENS
+from comem_cli.select.check_index import check_store_index
+from comem_cli.select.store_index import (
+    IndexFolder,
+    built_terms,
+    index_path,
+    index_scheme,
+    open_store_index,
+    rebuild_index,
+    refresh_index,
+)
+from comem_cli.select.terms import TOKENS, term_scheme
 from comem_cli.store.reader import INDEX_DIR, StoreReader
 from comem_cli.store.writer import StoreWriter
+from tests.tiny import tiny_tokenizer
 from tests.tiny_store import make_store
 
 
@@ -54,6 +64,22 @@ def test_an_index_is_used_over_the_terms_it_was_built_over(store):
     assert built_terms(store) == "tokens"
     with StoreReader(store) as reader:
         index_path(reader, "tokens")
+
+
+def test_an_index_over_words_without_rests_is_asked_as_it_was_made_and_the_next_build_replaces_it(store):
+    tokenizer = tiny_tokenizer()
+    with StoreReader(store) as reader:
+        file = index_path(reader) / "terms"
+        file.write_text("folded 1\n")
+        assert index_scheme(reader, tokenizer).identity == "folded 1"
+        assert index_path(reader, "folded") == file.parent
+        assert check_store_index(reader, set(reader.chunk_ids_in_order()), deep=True) == []
+        open_store_index(reader).close()
+    assert built_terms(store) == "folded"
+    with StoreWriter.open(store) as writer:
+        refresh_index(writer, term_scheme("folded", tokenizer))
+    with StoreReader(store) as reader:
+        assert index_scheme(reader, tokenizer).identity == "folded 2"
 
 
 @pytest.mark.parametrize("record", [None, "folded 0\n"])
