@@ -35,8 +35,9 @@ def show_answer(asked: Asked, *, streamed: bool) -> None:
         _both_arms(asked)
     out.text()
     out.text("Sources")
+    several = len({source.round for source in asked.sources}) > 1
     for number, source in enumerate(asked.sources, 1):
-        out.text(_citation(number, source), one_line=True)
+        out.text(_citation(number, source, with_round=several), one_line=True)
     if "selection" in asked.facts:
         _explanation(asked.facts["selection"])
 
@@ -70,9 +71,11 @@ def _both_arms(asked: Asked) -> None:
     out.text(f"agree: {'yes' if asked.agree else 'no'}")
 
 
-def _citation(number: int, source: Source) -> str:
+def _citation(number: int, source: Source, *, with_round: bool) -> str:
+    """Write a source in a line; the round stands beside scores of several, which are of different queries."""
     first, *others = [f"{place.path}:{place.line_first}-{place.line_last}" for place in source.places]
     also = f"  also {', '.join(others)}" if others else ""
     stale = "  (changed since ingest)" if source.stale else ""
     beside = "  (neighbour)" if source.neighbour else ""
-    return f"[{number}] {first}  {source.score:.2f}{beside}{also}{stale}"
+    turn = f"  (round {source.round})" if with_round else ""
+    return f"[{number}] {first}  {source.score:.2f}{turn}{beside}{also}{stale}"

@@ -45,7 +45,7 @@ def index(
         made = {"store": str(target), "chunks": count, "terms": scheme.name}
         out.document(made if vectors is None else {**made, "vectors": vectors, "encoder": dense})
     else:
-        out.text(f"{target}: {count} chunks indexed")
+        out.text(f"{target}: {count} chunks indexed over {scheme.name} terms")
         if vectors is not None:
             out.text(f"{target}: {vectors} chunks encoded with {dense}")
 

@@ -72,6 +72,7 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
         "residual_error": asdict(error) if error else None,
         "write": costs,
         "index": "none" if name is None else "fresh" if fresh else "stale",
+        "index_terms": None if name is None else _terms(target, name),
         "fingerprint": reader.fingerprint.to_dict(),
         "recorded": reader.recorded,
         "versions": _versions(),
@@ -80,6 +81,16 @@ def _facts(target: Path, reader: StoreReader, sources: bool) -> dict[str, Any]:
         changed = facts.changed_sources(reader)
         found["changed_sources"] = [{"root": root, "path": path} for root, path in changed]
     return found
+
+
+def _terms(target: Path, name: str) -> str | None:
+    """Name the terms of an index, or say what it records where this comem does not know them."""
+    from comem_cli.select.index import recorded_terms
+    from comem_cli.select.terms import READABLE
+    from comem_cli.store.reader import INDEX_DIR
+
+    recorded = recorded_terms(target / INDEX_DIR / name)
+    return READABLE.get(recorded or "", recorded)
 
 
 def _versions() -> dict[str, str]:

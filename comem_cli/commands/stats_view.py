@@ -27,6 +27,8 @@ def groups(facts: dict[str, Any]) -> list[tuple[str, list[Fact]]]:
 def _holds(facts: dict[str, Any]) -> list[Fact]:
     names = ("store", "store_id", "generation", "documents", "chunks", "tokens", "placements", "unplaced_chunks")
     found: list[Fact] = [(name.replace("_", " "), facts[name], "") for name in (*names, "index")]
+    if facts["index_terms"]:
+        found.append(("index terms", facts["index_terms"], ""))
     if "changed_sources" in facts:
         changed = facts["changed_sources"]
         found.append(("changed sources", len(changed), ""))

@@ -75,6 +75,7 @@ def test_a_bug_report_finds_every_version(written: World) -> None:
     assert set(found["versions"]) == {"comem", "python", "torch", "transformers", "tokenizers", "zarr", "numpy"}
     assert found["recorded"]["torch"] == found["versions"]["torch"]
     assert found["fingerprint"]["split"] == 2 and found["index"] == "fresh"
+    assert found["index_terms"] == "folded"
 
 
 def test_a_pipe_gets_four_columns_with_raw_numbers(written: World) -> None:
@@ -83,6 +84,7 @@ def test_a_pipe_gets_four_columns_with_raw_numbers(written: World) -> None:
     assert lines[0] == ["group", "fact", "value", "unit"]
     assert {len(line) for line in lines} == {4}
     values = {(group, fact): value for group, fact, value, _ in lines[1:]}
+    assert values["holds", "index terms"] == "folded"
     assert int(values["takes", "sources"]) == written.run("stats", "--json").json["source_bytes"]
     assert float(values["bytes a token", "full KV to residual"]) == 768 / 128
 
