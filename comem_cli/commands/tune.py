@@ -24,6 +24,7 @@ def tune(
     mode: Annotated[str, typer.Option(metavar="MODE,...", help="Of chunk, overlap=W, document.")] = (
         "chunk,overlap=32,document"
     ),
+    residual_dtype: Annotated[str, typer.Option(metavar="DTYPE,...", help="Of bf16, int8.")] = "bf16",
     packs: Annotated[int, typer.Option(help="Packs for LM tax and agreement.")] = 10,
     chunks: Annotated[int, typer.Option(help="Chunks a pack.")] = 4,
     needles: Annotated[int, typer.Option(help="Planted facts to copy; 0: none.")] = 20,
@@ -48,8 +49,9 @@ def tune(
 
     Every arm is held against replay of the same packs: LM tax (ratio of perplexities), agreement of the first choice,
     copying of facts planted in your chunks, Read speed-up, Write. Recommended is the deepest split, then the cheapest
-    Write, of those with LM tax <= 1 + --loss-budget that keep >= 1 - --copy-budget of replay's copies. With --questions
-    it is the one with the least Write + N x time a question instead, and replay where that takes less still.
+    Write, then the fewest bytes, of those with LM tax <= 1 + --loss-budget that keep >= 1 - --copy-budget of replay's
+    copies. With --questions it is the one with the least Write + N x time a question instead, and replay where that
+    takes less still.
 
     Of a store only the token ids are used, and nothing is changed. An interrupted run begins again.
     """
@@ -73,6 +75,7 @@ def tune(
         seed=seed,
         device=device,
         dtype=dtype,
+        residual_dtypes=tuple(part.strip() for part in residual_dtype.split(",") if part.strip()),
     ).checked()
     tune_view.check_report(report)
     found = _measure(source, model, chosen)

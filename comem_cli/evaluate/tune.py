@@ -31,6 +31,7 @@ from comem_cli.model.modes import WriteMode, make_mode
 from comem_cli.model.split import SplitModel
 from comem_cli.read.evidence import room_for_pack
 from comem_cli.store.reader import StoreReader
+from comem_cli.store.row_layout import RowLayout
 
 if TYPE_CHECKING:
     import tokenizers
@@ -203,7 +204,7 @@ class Tuner:
             copying=mine.copying(seen[REPLAY], seed),
             speedup=Estimate(speedup, span.low, span.high, len(whole)),
             question_s=median(whole),
-            token_bytes=2 * self.identity.width,
+            token_bytes=RowLayout(self.identity.width, arm.residual_dtype).row_bytes,
             write=write,
             crossing=crossing(self._tokens * write.token_s, median(replay) - median(whole), saving),
         )
@@ -227,7 +228,7 @@ class Tuner:
             "repeat": options.repeat,
             "generate": options.generate,
             "replay_question_s": replay_s,
-            "residual_dtype": "bf16",  # the only one that a store keeps
+            "residual_dtypes": list(options.residual_dtypes),
             "full_kv_bytes_per_token": kv,
             "seed": options.seed,
         }

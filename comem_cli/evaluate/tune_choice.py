@@ -2,11 +2,12 @@
 
 An arm meets the budget where LM tax <= 1 + loss and, where replay copies any needle, the share of its copies that are
 kept is >= 1 - copy loss; the measured values count, and the sentence says where an interval reaches past the budget.
-Of these the deepest split is recommended, then the cheapest Write. With a number of questions N it is the arm with the
-least W + N * T instead (Write of the whole corpus, T a question), and replay where N * T0 is less still.
+Of these the deepest split is recommended, then the cheapest Write, then the fewest bytes a token. With a number of
+questions N it is the arm with the least W + N * T instead (Write of the whole corpus, T a question), and replay where
+N * T0 is less still. Quantising, a few ms a chunk, is in neither.
 
-An arm is dominated where another one is at least as deep, loses no more in LM tax and in copies, writes no dearer, and
-is better in one of these.
+An arm is dominated where another one is at least as deep, loses no more in LM tax and in copies, writes no dearer,
+takes no more bytes, and is better in one of these.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comem_cli.evaluate.tune_row import TuneRow
+from comem_cli.store.row_layout import INT8
 
 Verdict = Literal["store", "replay is cheaper", "none meets the budget"]
 
@@ -63,9 +65,9 @@ def recommend(rows: Sequence[TuneRow], budget: Budget) -> Recommendation:
     if not good:
         return Recommendation("none meets the budget", None, False)
     if budget.questions is None:
-        best = min(good, key=lambda row: (-row.arm.split, row.write.token_s, row.lm_tax.value))
+        best = min(good, key=lambda row: (-row.arm.split, row.write.token_s, row.token_bytes, row.lm_tax.value))
         return Recommendation("store", best, certainly_meets(best, budget))
-    best = min(good, key=lambda row: (total_s(row, budget), row.lm_tax.value))
+    best = min(good, key=lambda row: (total_s(row, budget), row.token_bytes, row.lm_tax.value))
     if total_s(best, budget) >= budget.questions * budget.replay_s:
         return Recommendation("replay is cheaper", best, certainly_meets(best, budget))
     return Recommendation("store", best, certainly_meets(best, budget))
@@ -80,7 +82,7 @@ def frontier(rows: Sequence[TuneRow]) -> list[bool]:
 def _axes(row: TuneRow) -> tuple[float, ...]:
     """Return what is compared, less is better."""
     kept = row.kept.value if row.kept is not None else 0.0  # the same needles for every row: unknown in all or none
-    return -row.arm.split, row.lm_tax.value, -kept, row.write.token_s
+    return -row.arm.split, row.lm_tax.value, -kept, row.write.token_s, row.token_bytes
 
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
@@ -103,6 +105,7 @@ def sentence(found: Recommendation, rows: Sequence[TuneRow], budget: Budget, cor
         )
     arm = row.arm
     mode = f"--overlap {arm.overlap}" if arm.overlap else f"--mode {arm.mode}"
+    mode += " --residual-dtype int8" if arm.residual_dtype == INT8 else ""
     text = f"recommended: {row.name} (comem ingest {corpus} --split {arm.split} {mode}"
     text += f", then ask with --adapter {arm.adapter})" if arm.adapter is not None else ")"
     return text + ("" if found.certain else f"; {_doubt(row, budget)}")

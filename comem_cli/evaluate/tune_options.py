@@ -8,6 +8,7 @@ from comem_cli.errors import UsageError
 from comem_cli.evaluate.arms import Arm, parse_arm
 from comem_cli.model.adapter import Adapter, Interface, choose_adapter, read_adapter
 from comem_cli.model.load import ModelIdentity
+from comem_cli.store.row_layout import DTYPES
 
 MOST = 100_000  # packs, chunks, needles or repetitions: more is a slip of the finger
 
@@ -15,6 +16,7 @@ MOST = 100_000  # packs, chunks, needles or repetitions: more is a slip of the f
 @dataclass(frozen=True)
 class TuneOptions:
     """Hold the sweep. splits: () means L/6, L/4 and L/3 of the model. modes: as in an arm, "chunk" or "overlap=32".
+    residual_dtypes: "bf16", "int8".
 
     packs of `chunks` chunks give LM tax and agreement, needles copying. loss: what LM tax may exceed 1 by; copy_loss:
     what share of replay's copies may be lost. questions: how many the store will be asked, None for unknown; generate:
@@ -37,6 +39,7 @@ class TuneOptions:
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
+    residual_dtypes: tuple[str, ...] = ("bf16",)
 
     def checked(self) -> TuneOptions:
         """Return the options; raises UsageError (2) for a value out of range."""
@@ -54,17 +57,20 @@ class TuneOptions:
             raise UsageError("a loss budget is below 0, or above all that there is to copy", "pass --loss-budget 0.02")
         if not self.modes:
             raise UsageError("no mode to measure", "pass --mode chunk,overlap=32,document")
+        if not self.residual_dtypes or not set(self.residual_dtypes) <= DTYPES.keys():
+            raise UsageError(f"--residual-dtype is a list of {', '.join(DTYPES)}", "pass --residual-dtype bf16,int8")
         return self
 
     def arms(self, model: ModelIdentity) -> tuple[Arm, ...]:
-        """Return every split with every mode, shallow ones first; raises UsageError (2) for one that cannot be."""
+        """Return every split, mode and residual dtype, shallow first; raises UsageError (2) for what cannot be."""
         layers = model.n_layers
         splits = self.splits or tuple(max(1, round(layers * share)) for share in (1 / 6, 1 / 4, 1 / 3))
         for split in splits:
             if not 1 <= split <= layers:
                 raise UsageError(f"split {split} is outside 1..{layers}", f"pass --split {max(1, layers // 6)}")
         parts = [mode if "=" in mode else f"mode={mode}" for mode in self.modes]
-        named = [parse_arm(f"comem:j={split},{part}") for split in sorted(splits) for part in parts]
+        kinds = [f"{part},residual={dtype}" for part in parts for dtype in self.residual_dtypes]
+        named = [parse_arm(f"comem:j={split},{kind}") for split in sorted(splits) for kind in kinds]
         return tuple(dict.fromkeys(named))
 
     def with_adapters(self, arms: tuple[Arm, ...], model: ModelIdentity, chunk: int) -> tuple[Arm, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from comem_cli.evaluate.arms import Arm
 from comem_cli.measure.crossing import Crossing
 from comem_cli.measure.inference import Estimate
+from comem_cli.store.row_layout import BF16
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class TuneRow:
 
     lm_tax, agreement, kl: means over packs (LM tax of their log-ratios), bootstrap over packs; positions: tokens
     scored. first_kl: KL(replay || arm) in nats at the first token of the needles' answers. speedup: of the time to the
-    first token, replay over arm; question_s: median s for a whole answer. token_bytes: 2d. crossing: Q*, after how many
-    questions the store pays.
+    first token, replay over arm; question_s: median s for a whole answer. token_bytes: of a residual. crossing: Q*,
+    after how many questions the store pays.
     """
 
     arm: Arm
@@ -65,7 +66,8 @@ class TuneRow:
         """Name the arm without the path of its adapter."""
         arm = self.arm
         mode = f"overlap={arm.overlap}" if arm.overlap else arm.mode
-        return f"j={arm.split} {mode}" + (f" +{self.adapter}" if self.adapter else "")
+        kept = f" {arm.residual_dtype}" if arm.residual_dtype != BF16 else ""
+        return f"j={arm.split} {mode}{kept}" + (f" +{self.adapter}" if self.adapter else "")
 
     @property
     def kept(self) -> Estimate | None:
@@ -80,6 +82,7 @@ class TuneRow:
             "split": self.arm.split,
             "mode": self.arm.mode,
             "overlap": self.arm.overlap,
+            "residual_dtype": self.arm.residual_dtype,
             "adapter": self.adapter,
             "positions": self.positions,
             "lm_tax": estimate_json(self.lm_tax),

@@ -83,6 +83,19 @@ def test_every_split_and_mode_has_a_row_with_its_n(tuned: Tuning) -> None:
     assert tuned.facts["full_kv_bytes_per_token"] == 2 * 6 * 2 * 16 * 2
 
 
+def test_int8_residuals_are_an_arm_of_their_own_with_fewer_bytes(files: load.ModelFiles, sources: Path) -> None:
+    few = {"splits": (2,), "modes": ("chunk",), "packs": 2, "needles": 0, "repeat": 1}
+    plain, int8 = tune(files, sources, replace(OPTIONS, **few, residual_dtypes=("bf16", "int8"))).rows
+    assert [row.arm.spec for row in (plain, int8)] == ["comem:j=2,mode=chunk", "comem:j=2,mode=chunk,residual=int8"]
+    assert (plain.name, int8.name) == ("j=2 chunk", "j=2 chunk int8")
+    assert (plain.token_bytes, int8.token_bytes) == (128, 64 + 36)
+    assert plain.lm_tax.value != int8.lm_tax.value == pytest.approx(plain.lm_tax.value, rel=0.02)
+    assert plain.write == int8.write and plain.question_s == int8.question_s
+    for odd in ((), ("bf16", "int4")):
+        with pytest.raises(UsageError, match="residual-dtype"):
+            replace(OPTIONS, residual_dtypes=odd).checked()
+
+
 def test_tax_and_agreement_of_chunk_mode_equal_plain_forwards(
     tuned: Tuning, files: load.ModelFiles, sources: Path
 ) -> None:

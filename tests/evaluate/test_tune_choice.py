@@ -57,6 +57,16 @@ def test_the_deepest_within_the_budget_is_recommended(rows: list[TuneRow], chose
     assert [meets(one, BUDGET) for one in rows].count(True) == 0 or chosen is not None
 
 
+def test_of_two_that_are_as_deep_and_as_cheap_the_one_of_fewer_bytes_is_recommended() -> None:
+    plain, other = row(10), replace(row(10, tax=1.01), token_bytes=100)
+    int8 = replace(other, arm=Arm(10, residual_dtype="int8"))
+    found = recommend([plain, int8], BUDGET)
+    assert found.row is int8
+    assert "--split 10 --mode chunk --residual-dtype int8" in sentence(found, [plain, int8], BUDGET, "docs")
+    assert frontier([plain, int8]) == [True, True]
+    assert recommend([plain, replace(int8, lm_tax=about(1.021))], BUDGET).row is plain
+
+
 @pytest.mark.parametrize(
     ("questions", "verdict", "split"),
     [
