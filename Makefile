@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 COMEM := $(BIN)/comem
 
-.PHONY: demo test faults faults-full bench lint format clean
+.PHONY: demo test faults faults-full bench families lint format clean
 
 demo: .venv/installed
 	$(COMEM) models pull
@@ -30,6 +30,10 @@ bench: .venv/installed-test
 bench: .venv/installed-test
 	$(COMEM) models pull
 	$(BIN)/python -m dev.bench
+
+# The table of model families, measured again.
+families: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families > docs/families.md.new && mv docs/families.md.new docs/families.md
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

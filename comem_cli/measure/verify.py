@@ -22,6 +22,7 @@ from comem_cli.measure import contracts, store_contracts
 from comem_cli.measure.bm25_formula import bm25_scores
 from comem_cli.model import load
 from comem_cli.model.device import DTYPES, pick
+from comem_cli.model.families import is_recurrent
 from comem_cli.model.shapes import TOKENS_PER_BATCH, Shape, batch_shapes, shapes_from_json
 from comem_cli.model.split import SplitModel
 from comem_cli.select.store_index import index_scheme, open_store_index
@@ -121,7 +122,7 @@ class _Verification:
     def model_lines(self) -> Iterator[Result]:
         """Check the split, the Read and the Write of the model on tokens of the store."""
         model = self._load(self._options.dtype)
-        bounds = contracts.Tolerances.of(model.dtype)
+        bounds = contracts.Tolerances.of(model.dtype, recurrent=is_recurrent(model.config))
         yield _line("partition", 0.0, lambda: self._partition(model))
         yield _line("replay", 0.0, lambda: self._replay(model))
         yield _line("oracle", 0.0, lambda: self._oracle(model))

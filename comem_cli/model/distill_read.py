@@ -17,6 +17,7 @@ import torch
 from transformers import DynamicCache
 
 from comem_cli.errors import ModelError
+from comem_cli.model.families import ATTENTION, require_movable
 from comem_cli.model.split import SplitModel
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"  # layer types as Transformers names them
@@ -35,8 +36,10 @@ def read_packs(
 ) -> tuple[torch.Tensor, PackState]:
     """Run packs through the upper half: rows, each (P, d), and places to keep, each (P,) bool.
 
-    Returns logits (n, vocab) at the kept places, pack by pack, and what the parts need.
+    Returns logits (n, vocab) at the kept places, pack by pack, and what the parts need. Raises: ModelError where the
+    parts could not be placed: layers without attention, positions that are not rotary.
     """
+    _require_placeable(split.model.config)
     cache = (
         DynamicCache()
     )  # not the model's own kind: a sliding layer would forget what a window by position still sees
@@ -89,15 +92,21 @@ def place_parts(
         keys = torch.cat([torch.arange(longest), positions[row]])
         distance[row] = positions[row][:, None] - keys[None, :]
     full = allowed[:, None]
+    _require_placeable(config)
     types = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
-    other = sorted(types - {_FULL, _SLIDING})
-    if other:
-        raise ModelError(f"distillation does not work with '{other[0]}' layers", "comem models list")
     if types == {_FULL} or window is None:
         return positions, full
     near = full & (distance[:, None] < window)
     return positions, {_FULL: full, _SLIDING: near} if types else near
+
+
+def _require_placeable(config: Any) -> None:
+    """Refuse models in whose layers query parts cannot stand beside each other."""
+    require_movable(config, "distillation")
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
+    if other:
+        raise ModelError(f"distillation does not work with '{other[0]}' layers", "comem models list")
 
 
 @torch.no_grad()

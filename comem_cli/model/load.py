@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from comem_cli.errors import ModelError
 from comem_cli.model import embedded
 from comem_cli.model.cache import Progress, build_once, cache_directory, file_sha256, no_progress
+from comem_cli.model.families import ATTENTION, FAMILIES, require_proved, stated
 
 if TYPE_CHECKING:
     import tokenizers
@@ -34,6 +35,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", *_SLOW_TOKENIZER_FILES]
 _HUB_NOT_NEEDED = ["*/*", "consolidated*"]  # other formats, and second copies of the weights
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_UNEQUAL = ("global_head_dim", "kv_lora_rank", "per_layer_config")  # keys and values differ in size
 _OTHER_MODEL = "pass --model with a Hugging Face hub id or the path of a model directory"
 # Keys of config.json that change no number: where it came from, what to return, how wide to store and compute.
 _VOLATILE = frozenset(
@@ -77,7 +79,7 @@ class ModelIdentity:
     n_layers: decoder layers L. width: d, elements of a residual. window: the longest input, in tokens.
     routed: whether tokens are routed to experts (sparse MoE). vocabulary: rows of the embedding. bos_id: the sink
     token; None with bos_source "none". kv_heads, head_dim: of one layer's KV cache; None where config.json leaves
-    them open.
+    them open and where layers differ in them (latent attention, recurrent layers, larger heads in some).
     """
 
     name: str
@@ -126,6 +128,7 @@ def identity(files: ModelFiles) -> ModelIdentity:
     """
     config = _read_config(files.directory)
     bos_id, bos_source = _bos(files, config)
+    kv_heads, head_dim = _kv_sizes(config)
     return ModelIdentity(
         name=files.name,
         weights=_weights_sha256(files.directory),
@@ -136,12 +139,12 @@ def identity(files: ModelFiles) -> ModelIdentity:
         eos_ids=_eos_ids(files.directory, config),
         n_layers=_size(config, "num_hidden_layers"),
         width=_size(config, "hidden_size"),
-        window=_size(config, "max_position_embeddings"),
+        window=_window(config),
         vocabulary=_size(config, "vocab_size"),
         model_type=str(config["model_type"]),
         routed=any(config.get(key) for key in _EXPERTS),
-        kv_heads=_whole(config.get("num_key_value_heads") or config.get("num_attention_heads")),
-        head_dim=_head_dim(config),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
     )
 
 
@@ -165,12 +168,12 @@ def tokenizer(files: ModelFiles) -> tokenizers.Tokenizer:
 def load(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """Load the weights: eval mode, no gradients, SDPA attention, on `device` in `dtype`.
 
-    Raises ModelError when the files are damaged, incomplete or of a family that Transformers does not know, and when
-    they do not fit into memory.
+    Raises ModelError for a family that is not proved, when the files are damaged or incomplete, and when they do not
+    fit into memory.
     """
     from comem_cli.model.pretrained import read_model, refuse
 
-    _read_config(files.directory)
+    require_proved(_read_config(files.directory)["model_type"])
     try:
         model: Any = read_model(files.directory, dtype)
         placed: PreTrainedModel = model.to(device)
@@ -297,8 +300,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _size(config: dict[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    value = _whole(stated(config, key))
+    if value is None:
         raise ModelError(f"config.json of '{config['model_type']}' states no {key}", _OTHER_MODEL)
     return value
 
@@ -307,10 +310,24 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _head_dim(config: dict[str, Any]) -> int | None:
-    """Return the stated head size, else width / heads as Transformers defaults it."""
-    stated, heads = _whole(config.get("head_dim")), _whole(config.get("num_attention_heads"))
-    return stated or (_size(config, "hidden_size") // heads if heads else None)
+def _window(config: dict[str, Any]) -> int:
+    """Return the longest input, where config.json leaves it out that of the family."""
+    family = FAMILIES.get(str(config["model_type"]))
+    if family and family.window and stated(config, "max_position_embeddings") is None:
+        return family.window
+    return _size(config, "max_position_embeddings")
+
+
+def _kv_sizes(config: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Return key/value heads and head size: stated, else all heads and width / heads as Transformers defaults them."""
+    if any(config.get(key) for key in _UNEQUAL) or not set(config.get("layer_types") or ()) <= ATTENTION:
+        return None, None
+    heads = _whole(stated(config, "num_attention_heads"))
+    kv_heads = _whole(stated(config, "num_key_value_heads"))
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):  # of falcon
+        kv_heads = 1
+    head_dim = _whole(config.get("head_dim")) or (_size(config, "hidden_size") // heads if heads else None)
+    return kv_heads or heads, head_dim
 
 
 def _weights_sha256(directory: Path) -> str:

@@ -5,7 +5,8 @@ the stock model: the teacher, and the replay arm without adapter. Keys in the fi
 `PeftModel.from_pretrained(stock_model, directory)` loads it too.
 
 Targets are all `nn.Linear` modules of the layers: attention, dense MLP and shared experts. Routed experts are 3-D
-parameters without a Linear and stay as they are.
+parameters without a Linear and stay as they are; where peft takes the names of shared experts for theirs (deepseek_v3,
+qwen3_next), those stay, too.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from comem_cli.errors import ModelError, UsageError
 from comem_cli.model.adapter import CONFIG, WEIGHTS, Adapter
+from comem_cli.model.families import family_of
 
 _PREFIX = "base_model.model."  # of every key in a file that peft writes
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def fork(model: PreTrainedModel) -> PreTrainedModel:
@@ -40,11 +42,14 @@ def lora_config(model: PreTrainedModel, first: int, last: int, rank: int, alpha:
     """Describe LoRA on every `nn.Linear` of layers [first:last); raises UsageError (2) where there is none."""
     if rank < 1:
         raise UsageError(f"--rank {rank} is below 1", "pass --rank 32")
+    pattern = family_of(model.config).layers
+    layer = re.compile(rf"(?:^|\.){pattern}\.(\d+)\.")
     found = set()
     for name, module in model.named_modules():
-        at = _LAYER.search(name)
+        at = layer.search(name)
         if isinstance(module, nn.Linear) and at and first <= int(at[1]) < last:
             found.add(name.rpartition(".")[2])
+    found -= _taken_for_experts(model, found)
     if not found:
         raise UsageError(f"no linear layer in layers {first} to {last}: nothing to adapt", "pass another --split")
     # A list with layer numbers, not one expression: for MoE families peft rewrites an expression and loses the layers.
@@ -53,12 +58,27 @@ def lora_config(model: PreTrainedModel, first: int, last: int, rank: int, alpha:
         lora_alpha=alpha,
         target_modules=sorted(found),
         layers_to_transform=list(range(first, last)),
-        layers_pattern="layers",
+        layers_pattern=pattern,
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
         inference_mode=False,
     )
+
+
+def _taken_for_experts(model: PreTrainedModel, names: set[str]) -> set[str]:
+    """Return the names that peft takes for those of fused experts, though they are linear layers: shared experts."""
+    taken = set()
+    for name in names:
+        probe = LoraConfig(target_modules=[name])
+        try:
+            convert_peft_config_for_transformers(probe, model, None)
+        except ValueError:  # one of two names that make up one fused parameter
+            taken.add(name)
+            continue
+        if probe.target_parameters:
+            taken.add(name)
+    return taken
 
 
 def inject(model: PreTrainedModel, config: LoraConfig, seed: int = 0) -> list[tuple[str, nn.Parameter]]:

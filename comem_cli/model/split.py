@@ -7,7 +7,10 @@ Each half is a shallow copy with a config of its own (`num_hidden_layers`, `laye
 copies of the modules that carry `layer_idx`, counted from 0 again. So masks, rotary embeddings, sliding windows and
 caches are Transformers' code, unchanged, with one cache a half. No tensor is copied. The paper's §4, "Interface".
 
-Only families that the tests prove exact (max |Δlogit| = 0.0 in fp32 at every j) are accepted.
+h_0 is the token embedding. What a base model does to it before layer 0 (a multiplier, a norm, learned positions) is
+part of layer 0: the lower half does it, the upper half only at j = 0.
+
+Only families that the tests prove exact (max |Δlogit| = 0.0 in fp32 at every j) are accepted: `families`.
 """
 
 from __future__ import annotations
@@ -20,15 +23,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from comem_cli.errors import ModelError, UsageError
-
-# model_type of the config; tests/model/test_split.py proves each one.
-PROVED_FAMILIES = (
-    "gemma3_text",
-    "hy_v3",
-    "llama",
-    "qwen3",
-    "qwen3_moe",
-)
+from comem_cli.model.families import RECURRENT, Family, family_of, layer_types
 
 
 class SplitModel:
@@ -39,25 +34,23 @@ class SplitModel:
 
     def __init__(self, model: PreTrainedModel, split: int) -> None:
         """Build both views; raise ModelError for an unproved family, UsageError for j outside 0..L."""
-        family = model.config.model_type
-        if family not in PROVED_FAMILIES:
-            raise ModelError(
-                f"model family '{family}' is not proved exact under a split",
-                f"use a model of one of these families: {', '.join(PROVED_FAMILIES)}",
-            )
-        base: Any = model.base_model
-        layers = len(base.layers)
+        family = family_of(model.config)
+        base = model.base_model
+        layers = len(layers_of(model))
         if not 0 <= split <= layers:
             raise UsageError(f"split {split} is outside 0..{layers}", f"pass --split between 0 and {layers}")
         self.model = model
         self.split = split
         self.n_layers = layers
         self.width = int(model.config.hidden_size)
+        self._family = family
         self._embed: Any = model.get_input_embeddings()
-        self._lower = _view(base, 0, split)
-        self._lower._modules["norm"] = nn.Identity()
+        self._lower = _view(base, family, 0, split)
+        _stack(self._lower, family)._modules[family.norm] = nn.Identity()
         self._upper = _share(model)
-        self._upper._modules[model.base_model_prefix] = _view(base, split, layers)
+        self._upper._modules[model.base_model_prefix] = upper = _view(base, family, split, layers)
+        if split:
+            _take_residuals(_stack(upper, family), family)
 
     @property
     def device(self) -> torch.device:
@@ -80,16 +73,24 @@ class SplitModel:
         return DynamicCache(config=self._upper.base_model.config)
 
     def lower(
-        self, ids: torch.Tensor, cache: DynamicCache | None = None, *, positions: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        cache: DynamicCache | None = None,
+        *,
+        positions: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run token ids through layers [0:j): ids (b, t) int64 -> h_j (b, t, d) in the compute dtype.
 
-        positions: (b, t) int64; by default they go on from the cache, else they start at 0.
+        positions: (b, t) int64; by default they go on from the cache, else they start at 0. mask: (b, all) int64 over
+        cached and new tokens, 0 hides one (padding on the left).
         """
         if self.split == 0:
             embedded: torch.Tensor = self._embed(ids)
             return embedded
-        out = self._lower(input_ids=ids, cache=cache, use_cache=cache is not None, position_ids=positions)
+        self._require_positions(positions)
+        placed = _placing(self._lower.config, ids, positions, mask)
+        out = self._lower(input_ids=ids, cache=cache, use_cache=cache is not None, **placed)
         h: torch.Tensor = out.last_hidden_state
         return h
 
@@ -106,18 +107,39 @@ class SplitModel:
 
         keep: positions from the end that reach the LM head; 0 keeps all; or those True in (b, t) bool -> (n, vocab).
         positions: (b, t) int64, by default contiguous after the cache; mask: (b, 1, t, t) bool, True attends;
-        a dict of them by layer type where the model has sliding layers.
+        a dict of them by layer type where the model has sliding layers; or (b, all) int64 as for `lower`.
         """
         out = self._upper(
             inputs_embeds=h,
             cache=cache,
             use_cache=cache is not None,
-            position_ids=positions,
-            attention_mask=mask,
             logits_to_keep=keep,
+            **_placing(self._upper.base_model.config, h, positions, self._for_kernel(mask)),
         )
         logits: torch.Tensor = out.logits
         return logits
+
+    def _require_positions(self, positions: torch.Tensor | None) -> None:
+        """Refuse positions past a table of learned ones."""
+        if positions is None or not self._family.position_table:
+            return
+        name, longest = self.model.config.model_type, int(self.model.config.max_position_embeddings)
+        if int(positions.max()) >= longest:
+            raise ModelError(
+                f"a document of more than {longest} tokens does not fit '{name}', whose positions are learned",
+                "pass --mode chunk or --overlap 32",
+            )
+
+    def _for_kernel(self, mask: Any) -> Any:
+        """Turn a mask True/False into what eager attention adds to scores; SDPA takes it as it is."""
+        if mask is None or self.model.config._attn_implementation != "eager":
+            return mask
+        if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+            return mask  # Transformers makes its own of it
+        if isinstance(mask, dict):
+            return {kind: self._for_kernel(part) for kind, part in mask.items()}
+        lowest = torch.finfo(self.dtype).min
+        return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, lowest)
 
 
 def _share(module: nn.Module) -> Any:
@@ -127,16 +149,70 @@ def _share(module: nn.Module) -> Any:
     return clone
 
 
-def _view(base: Any, first: int, last: int) -> Any:
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """Return the decoder layers; raises ModelError for an unproved family."""
+    family = family_of(model.config)
+    layers: nn.ModuleList = getattr(_stack(model.base_model, family), family.layers)
+    return layers
+
+
+def final_norm_of(model: PreTrainedModel) -> nn.Module:
+    """Return the norm after the last layer; raises ModelError for an unproved family."""
+    family = family_of(model.config)
+    norm: nn.Module = getattr(_stack(model.base_model, family), family.norm)
+    return norm
+
+
+def _stack(base: Any, family: Family) -> Any:
+    return getattr(base, family.stack) if family.stack else base
+
+
+def _placing(config: Any, rows: torch.Tensor, positions: torch.Tensor | None, mask: Any) -> dict[str, Any]:
+    """Say where tokens stand: (b, t, ...) -> arguments of a base model.
+
+    A half that has recurrent layers only counts no tokens, and Transformers asks its cache for their number. Such a
+    half uses neither positions nor masks, so it is given empty ones.
+    """
+    types = set(layer_types(config))
+    if types and types <= RECURRENT:
+        positions = torch.zeros(1, rows.shape[1], dtype=torch.int64, device=rows.device)
+        mask = dict.fromkeys(types)
+    return {"position_ids": positions, "attention_mask": mask}
+
+
+def _view(base: Any, family: Family, first: int, last: int) -> Any:
     """Copy a base model that holds layers [first:last) only, sharing every weight."""
-    view = _share(base)
     config = copy.deepcopy(base.config)
     config.num_hidden_layers = last - first
-    if getattr(config, "layer_types", None) is not None:
+    if layer_types(config):
         config.layer_types = list(base.config.layer_types[first:last])
+    view = _share(base)
     view.config = config
-    view._modules["layers"] = nn.ModuleList([_reindex(layer, first) for layer in base.layers[first:last]])
+    stack = view
+    if family.stack:
+        stack = _share(getattr(base, family.stack))
+        stack.config = config
+        view._modules[family.stack] = stack
+    layers = getattr(stack, family.layers)[first:last]
+    stack._modules[family.layers] = nn.ModuleList([_reindex(layer, first) for layer in layers])
     return view
+
+
+class _NoPositions(nn.Module):
+    """Stand in for a table of learned positions: adds nothing."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.zeros(())
+
+
+def _take_residuals(stack: Any, family: Family) -> None:
+    """Let a view take h_j as it is: what a base model does to embeddings has been done by the lower half."""
+    if family.input_scale:
+        setattr(stack, family.input_scale, 1.0)
+    if family.input_norm:
+        stack._modules[family.input_norm] = nn.Identity()
+    if family.position_table:
+        stack._modules[family.position_table] = _NoPositions()
 
 
 def _reindex(module: nn.Module, offset: int) -> Any:

@@ -13,19 +13,29 @@ from typing import Any
 
 import torch
 
+from comem_cli.errors import ModelError
 from comem_cli.read.generate import Reader
-
-IMPLEMENTATION = "sdpa"  # what comem loads every model with
 
 
 @torch.inference_mode()
 def attention_masses(reader: Reader, rows: torch.Tensor, query: Sequence[int], lengths: Sequence[int]) -> list[float]:
-    """Return one mass a chunk: rows (n, d) of all chunks in a row, lengths: their tokens. The sum is at most 1."""
-    pack = reader.pack(rows, query, reader.split.lower_cache())
-    with _question_weights(len(query)) as collected:
-        reader.read(pack, len(query), reader.split.upper_cache())
-    if not collected:  # split L: no attention is left above it
-        return [0.0] * len(lengths)
+    """Return one mass a chunk: rows (n, d) of all chunks in a row, lengths: their tokens. The sum is at most 1.
+
+    Raises: ModelError where attention is none of Transformers' exchangeable functions: soft caps, sinks, falcon's own.
+    """
+    split = reader.split
+    implementation = split.model.config._attn_implementation
+    measurable = implementation != "eager"
+    if measurable:
+        pack = reader.pack(rows, query, split.lower_cache())
+        with _question_weights(implementation, len(query)) as collected:
+            reader.read(pack, len(query), split.upper_cache())
+        if split.split == split.n_layers:  # no attention is left above it
+            return [0.0] * len(lengths)
+        measurable = bool(collected)
+    if not measurable:
+        name = split.model.config.model_type
+        raise ModelError(f"attention cannot be measured in '{name}'", "pass --selector bm25-iterative")
     mass = torch.stack(collected).mean(0)
     start = pack.shape[1] - len(query) - sum(lengths)  # after the BOS, if there is one
     parts = torch.split_with_sizes(mass[start : start + sum(lengths)], list(lengths))
@@ -33,23 +43,23 @@ def attention_masses(reader: Reader, rows: torch.Tensor, query: Sequence[int], l
 
 
 @contextmanager
-def _question_weights(question: int) -> Iterator[list[torch.Tensor]]:
+def _question_weights(implementation: str, question: int) -> Iterator[list[torch.Tensor]]:
     """Collect the mean weights (t,) fp32 of the last `question` rows of every attention layer inside the block."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     functions: Any = ALL_ATTENTION_FUNCTIONS
-    usual = functions[IMPLEMENTATION]
+    usual = functions[implementation]
     collected: list[torch.Tensor] = []
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
         collected.append(_weights(query, key, mask, question, kwargs.get("scaling")).cpu())
         return usual(module, query, key, value, mask, *args, **kwargs)
 
-    functions[IMPLEMENTATION] = attend
+    functions[implementation] = attend
     try:
         yield collected
     finally:
-        functions[IMPLEMENTATION] = usual
+        functions[implementation] = usual
 
 
 def _weights(

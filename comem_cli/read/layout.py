@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from comem_cli.errors import ModelError, UsageError
+from comem_cli.model.families import require_movable
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +63,10 @@ class Layout:
         """Return what the layers of a model with `config` attend to: bool (1, 1, t, t), True attends; None where full.
 
         A dict by layer type where a model mixes sliding and full layers, as Transformers takes it.
-        Raises: ModelError for layers of another kind.
+        Raises: ModelError for layers of another kind, and where positions or masks do not reach every layer.
         """
+        if self.variant != ReadVariant():
+            require_movable(config, "a Read that places or masks chunks")
         if self.variant.attention == "full":
             return None
         import torch
