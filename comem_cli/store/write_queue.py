@@ -52,6 +52,8 @@ class WriteQueue:
         self._on_event = on_event
         self._device = device
         self._queued: set[str] = set()
+        self._error_sum: float = 0.0  # of int8 rows in this commit: relative errors
+        self._error_max: float = 0.0
         self.chunks = self.tokens = 0
         self._reset_ledger()
 
