@@ -168,18 +168,31 @@ def tokenizer(files: ModelFiles) -> tokenizers.Tokenizer:
 def load(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """Load the weights: eval mode, no gradients, SDPA attention, on `device` in `dtype`.
 
-    Raises ModelError for a family that is not proved, when the files are damaged or incomplete, and when they do not
-    fit into memory.
+    A model that does not fit a GPU is spread over all of them, and over main memory and disk where it must
+    (accelerate's device_map). Raises ModelError for a family that is not proved, when the files are damaged or
+    incomplete, and when they do not fit into memory.
     """
     from comem_cli.model.pretrained import read_model, refuse
 
     require_proved(_read_config(files.directory)["model_type"])
     try:
+        if device.type == "cuda" and not _fits(files.directory, device, dtype):
+            return read_model(files.directory, dtype, device_map="auto", offload_folder=cache_directory() / "offload")
         model: Any = read_model(files.directory, dtype)
         placed: PreTrainedModel = model.to(device)
         return placed
     except Exception as error:
         refuse(f"load {files.name}", error, "check the files, or pass --model, --device or --dtype with another value")
+
+
+def _fits(directory: Path, device: torch.device, dtype: torch.dtype) -> bool:
+    """Tell whether the weights leave a tenth of a GPU's free memory to caches and activations."""
+    import torch
+
+    stored = str(_read_config(directory).get("dtype") or _read_config(directory).get("torch_dtype") or "float32")
+    width = getattr(torch, stored.removeprefix("torch."), torch.float32).itemsize
+    free, _ = torch.cuda.mem_get_info(device)
+    return sum(shard.stat().st_size for shard in _shards(directory)) / width * dtype.itemsize < 0.9 * free
 
 
 def _files(name: str, directory: Path, source: Source, revision: str | None) -> ModelFiles:

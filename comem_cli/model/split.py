@@ -16,6 +16,7 @@ Only families that the tests prove exact (max |Δlogit| = 0.0 in fp32 at every j
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -54,7 +55,10 @@ class SplitModel:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the embedding, where ids go in."""
+        """Return the device of the embedding, where ids go in; of a model that is spread, the one it computes on."""
+        runs_on = getattr(getattr(self._embed, "_hf_hook", None), "execution_device", None)
+        if runs_on is not None:
+            return torch.device(runs_on)
         weight: torch.Tensor = self._embed.weight
         return weight.device
 
@@ -144,9 +148,21 @@ class SplitModel:
 
 def _share(module: nn.Module) -> Any:
     """Copy a module without its tensors: same parameters, a child table of its own."""
-    clone = copy.copy(module)
+    clone: Any = copy.copy(module)
     clone._modules = dict(module._modules)
+    if hasattr(clone, "_hf_hook"):
+        _follow(clone)
     return clone
+
+
+def _follow(clone: Any) -> None:
+    """Let the forward that accelerate put into a module (`device_map`: GPUs, CPU, disk) run the copy, not the original.
+
+    It is `partial(new_forward, module)` around the module's own bound forward; both name the original. The weights that
+    its hook brings and takes away lie in a table that copies share.
+    """
+    clone.forward = functools.partial(clone.forward.func, clone)
+    clone._old_forward = type(clone).forward.__get__(clone)
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
