@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 BOTH = ARMS["both"]
 BOUNDARIES = {
     "select": "question to chunks, their token ids read; both arms share it, so it is in no total",
-    "fetch": "the pack's rows into memory: comem reads residuals from the store and checks every checksum, "
-    "replay embeds the token ids",
-    "query_write": "layers [0:j) over BOS and the query, then the pack is put together",
+    "fetch": "what is left to wait for the pack's rows when the query is written: comem reads residuals from the store "
+    "and checks every checksum meanwhile, replay embeds the token ids then",
+    "query_write": "layers [0:j) over the query",
     "read": "layers [j:L) over the pack, up to the first new token",
     "decode": "every further token up to the G-th; end-of-sequence ids do not end it",
 }

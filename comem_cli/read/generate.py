@@ -39,7 +39,8 @@ class Generation:
     """Hold what one Read produced.
 
     ids: the new token ids, without the end-of-sequence id. timing_ms: boundary -> ms of `query_write` (lower half over
-    BOS and query), `read` (upper half over the pack, first logits), `decode` (every further token).
+    the query), `fetch` (what was left to wait for the rows then), `read` (upper half over the pack, first logits),
+    `decode` (every further token).
     """
 
     ids: list[int]
@@ -75,7 +76,7 @@ class Started:
     """Hold a Read up to its first token.
 
     caches: of the lower and the upper half. places: position of the token after the first in each. fresh: whether
-    positions just go on. logits: (1, 1, vocab) of the first token. timing_ms: `query_write` and `read`.
+    positions just go on. logits: (1, 1, vocab) of the first token. timing_ms: all but `decode`.
     """
 
     caches: tuple[DynamicCache, DynamicCache]
@@ -136,21 +137,33 @@ class Reader:
         of the first. layout: of the n rows; the default needs none of their bounds. Raises UsageError for an empty
         question, ModelError as `Layout` does.
         """
-        started = self.start(rows, query, sampling, layout)
+        started = self.start(lambda: rows, query, sampling, layout)
         if on_logits is not None:
             on_logits(started.logits)
         return self.decode(started, sampling, on_token)
 
     @torch.inference_mode()
-    def start(self, rows: torch.Tensor, query: Sequence[int], sampling: Sampling, layout: Layout = FRESH) -> Started:
-        """Read one pack up to its first token; arguments and errors as of `generate`."""
+    def start(
+        self,
+        rows: Callable[[], torch.Tensor],
+        query: Sequence[int],
+        sampling: Sampling,
+        layout: Layout = FRESH,
+    ) -> Started:
+        """Read one pack up to its first token; errors as of `generate`, and those of `rows`.
+
+        rows: gives the pack's rows (n, d); it is called when the query is written, and may still be waiting for them.
+        """
         _require_tokens(query)
         clock = Clock(self.split.device)
         more = len(query) + sampling.max_new_tokens
         lower_cache = reserve(self.split.lower_cache(), more)
-        upper_cache = reserve(self.split.upper_cache(), 1 + len(rows) + more)
-        pack = self.pack(rows, query, lower_cache)
-        timing = {"query_write": clock.lap()}
+        h = self.split.lower(self._tensor(query), lower_cache)
+        query_ms = clock.lap()
+        packed = rows()
+        timing = {"fetch": clock.lap(), "query_write": query_ms}
+        upper_cache = reserve(self.split.upper_cache(), 1 + len(packed) + more)
+        pack = torch.cat([self._with_sink(packed), h], dim=1)
         logits, last = self.read(pack, len(query), upper_cache, layout)
         draw = Sampler(sampling)
         token = draw(logits)

@@ -7,6 +7,7 @@ which runs the chunks' token ids through every layer. The paper's §4 and §5.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -162,15 +163,15 @@ class Session:
         """Fetch and read the pack, or take it from those that are kept, up to the first token."""
         reader = self._readers[arm]
         layout = self._layout(evidence, variant, len(query) + sampling.max_new_tokens)
-        clock = Clock(reader.split.device)
         if self._packs is None or layout is not FRESH or reader.split.split == reader.split.n_layers:
-            rows = self._rows(evidence, reader)
-            fetch_ms = clock.lap()
-            started = reader.start(rows, query, sampling, layout)
-            started.timing_ms = {"fetch": fetch_ms, **started.timing_ms}
-            return started
+            if not reader.split.split:
+                return reader.start(lambda: self._rows(evidence, reader), query, sampling, layout)
+            with ThreadPoolExecutor(1) as pool:  # the disk works while the query is written
+                waiting = pool.submit(self._rows, evidence, reader)
+                return reader.start(waiting.result, query, sampling, layout)
         key = (arm, *(chunk.key for chunk in evidence.pack))
         kept, fetch_ms, read_ms = self._packs.get(key), 0.0, 0.0
+        clock = Clock(reader.split.device)
         if kept is None:
             rows = self._rows(evidence, reader)
             fetch_ms = clock.lap()
@@ -214,7 +215,7 @@ class Session:
         if self._buffer.shape[0] < evidence.tokens:
             self._buffer = torch.zeros(evidence.tokens, self._store.width, dtype=torch.bfloat16)
         rows = self._buffer[: evidence.tokens]
-        self._store.fetch([chunk.id for chunk in evidence.pack], _memory(rows))
+        self._store.fetch_rows(evidence.pack, _memory(rows))
         return rows
 
 

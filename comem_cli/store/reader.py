@@ -263,7 +263,13 @@ class StoreReader:
 
         Raises: CorruptStoreError (13) naming chunk key and file.
         """
-        chunks = self.chunks(chunk_ids)
+        return self.fetch_rows(self.chunks(chunk_ids), out)
+
+    def fetch_rows(self, chunks: Sequence[ChunkRow], out: memoryview) -> list[int]:
+        """Read the residuals of chunks whose rows of the catalogue are at hand, as `fetch` does.
+
+        Touches no SQLite connection, so another thread may run it; one at a time.
+        """
         view = out.cast("B")
         needed = sum(chunk.n_tokens for chunk in chunks) * self.width * BF16_BYTES
         if len(view) < needed:

@@ -23,7 +23,7 @@ def _rows(reader, n):
 
 def _started(reader, sampling, layouts=None):
     return [
-        reader.start(_rows(reader, n), query, sampling, *([layouts[number]] if layouts else []))
+        reader.start(lambda n=n: _rows(reader, n), query, sampling, *([layouts[number]] if layouts else []))
         for number, (n, query) in enumerate(PACKS)
     ]
 

@@ -109,5 +109,5 @@ def test_a_question_without_tokens_is_refused(reader, chunks):
 
 def test_every_timing_boundary_is_reported_once(reader, chunks):
     timing = read(reader, chunks, max_new_tokens=3).timing_ms
-    assert list(timing) == ["query_write", "read", "decode"]
+    assert list(timing) == ["fetch", "query_write", "read", "decode"]
     assert all(ms >= 0 for ms in timing.values())

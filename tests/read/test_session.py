@@ -1,6 +1,8 @@
 """A session over a real tiny store: both arms against the stock model and against residuals read by tensorstore."""
 
 import json
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from comem_cli.errors import CorruptStoreError, UsageError
 from comem_cli.measure.contracts import stock_generate
 from comem_cli.model import load
+from comem_cli.model.split import SplitModel
 from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.read.evidence import Evidence, EvidenceFinder
 from comem_cli.read.generate import Reader, Sampling
@@ -178,8 +181,8 @@ def test_a_repeated_pack_is_fetched_and_read_once_and_answered_the_same(
 ):
     kept = Session(reader, model, load.identity(store.files), load.tokenizer(store.files), pack_cache=10**8)
     fetched, read = [], []
-    fetch, prefill = reader.fetch, Reader.prefill
-    monkeypatch.setattr(reader, "fetch", lambda ids, out: (fetched.append(ids), fetch(ids, out)))
+    fetch, prefill = reader.fetch_rows, Reader.prefill
+    monkeypatch.setattr(reader, "fetch_rows", lambda chunks, out: (fetched.append(chunks), fetch(chunks, out)))
     monkeypatch.setattr(Reader, "prefill", lambda self, rows: (read.append(len(rows)), prefill(self, rows))[1])
     sampling = Sampling(max_new_tokens=NEW)
     first, again = (kept.answer(evidence, query(store), arm, sampling) for _ in range(2))
@@ -201,3 +204,21 @@ def test_other_positions_or_attention_are_never_taken_from_a_kept_pack(store, re
     for variant in (ReadVariant("origin", "full"), ReadVariant("fresh", "block")):
         found = kept.answer(evidence, query(store), "comem", sampling, variant=variant)
         assert found.ids == session.answer(evidence, query(store), "comem", sampling, variant=variant).ids
+
+
+def test_rows_are_fetched_while_the_query_is_written(store, reader, model, session, evidence, monkeypatch):
+    """The fetch may end only when the query is written: were it awaited before, this would never end."""
+    written = threading.Event()
+    fetch, lower = reader.fetch_rows, SplitModel.lower
+    monkeypatch.setattr(reader, "fetch_rows", lambda chunks, out: (written.wait(30), fetch(chunks, out)))
+
+    def watched(self, *args, **kwargs):
+        h = lower(self, *args, **kwargs)
+        written.set()
+        return h
+
+    monkeypatch.setattr(SplitModel, "lower", watched)
+    began = time.monotonic()
+    done = session.answer(evidence, query(store), "comem", Sampling(max_new_tokens=2))
+    assert time.monotonic() - began < 30
+    assert set(done.timing_ms) == {"select", "fetch", "query_write", "read", "decode"}
