@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from comem_cli.errors import ModelError
 from comem_cli.model import load as loading
+from comem_cli.model.attention import NAME
 from comem_cli.model.load import ModelFiles, identity, load, resolve, tokenizer
 from tests.tiny import BOS_ID, EOS_ID, VOCABULARY, WIDTH, save_tiny, tiny_model, tiny_tokenizer
 
@@ -365,7 +366,7 @@ def test_a_loaded_model_is_frozen_in_eval_mode_with_the_dtype_asked_for(saved: P
     assert not loaded.training
     assert not any(p.requires_grad for p in loaded.parameters())
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
-    assert loaded.config._attn_implementation == "sdpa"
+    assert loaded.config._attn_implementation == NAME  # SDPA, in groups while an answer is decoded
 
 
 def test_loading_is_quiet_and_leaves_the_settings_of_transformers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from comem_cli.model.attention import group_queries
 from comem_cli.model.split import SplitModel
 from comem_cli.read.attention import attention_masses
 from comem_cli.read.generate import Reader
@@ -42,3 +43,16 @@ def test_reading_leaves_transformers_as_it_was_and_split_L_has_no_mass():
     reader = Reader(SplitModel(model, 4), BOS_ID)
     assert attention_masses(reader, torch.zeros(45, model.config.hidden_size), QUERY, LENGTHS) == [0.0, 0.0, 0.0]
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
+
+
+def test_a_model_that_decodes_by_groups_gives_the_same_masses():
+    """As `load` returns them: their attention has a name of its own."""
+    found = []
+    for prepare in (lambda model: None, group_queries):
+        model = tiny_model("llama", 4, initializer_range=0.2)
+        prepare(model)
+        reader = Reader(SplitModel(model, 1), BOS_ID)
+        rows = reader.split.lower(torch.tensor([IDS[:45]]))[0]
+        found.append(attention_masses(reader, rows, QUERY, LENGTHS))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert min(found[1]) > 0
