@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,34 +96,49 @@ def fork(cache: DynamicCache, positions: int) -> DynamicCache:
     return twin
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Hold a pack that was read: the upper half's cache of it, never changed, and its tokens."""
+
+    cache: DynamicCache
+    tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes of keys, values and recurrent states."""
+        return sum(tensor.nbytes for layer in self.cache.layers for tensor in _tensors(layer))
+
+
 class PackCache:
-    """Keep the caches of the packs used last, up to `limit` bytes of keys and values."""
+    """Keep the packs used last, up to `limit` bytes of keys, values and recurrent states."""
 
     def __init__(self, limit: int) -> None:
         """Start empty; limit: bytes."""
         self.limit = limit
         self.size = 0
-        self._packs: OrderedDict[Hashable, DynamicCache] = OrderedDict()
+        self._packs: OrderedDict[Hashable, Kept] = OrderedDict()
 
-    def get(self, key: Hashable) -> DynamicCache | None:
-        """Return the cache of a pack, to be forked and not changed, or None."""
+    def get(self, key: Hashable) -> Kept | None:
+        """Return a pack, or None."""
         if key not in self._packs:
             return None
         self._packs.move_to_end(key)
         return self._packs[key]
 
-    def put(self, key: Hashable, cache: DynamicCache) -> None:
+    def put(self, key: Hashable, kept: Kept) -> None:
         """Keep a pack, in place of those used longest ago; one above the limit is not kept."""
-        size = kv_bytes(cache)
-        if size > self.limit:
+        if kept.nbytes > self.limit:
             return
-        self._packs[key] = cache
-        self.size += size
+        self._packs[key] = kept
+        self.size += kept.nbytes
         while self.size > self.limit:
-            self.size -= kv_bytes(self._packs.popitem(last=False)[1])
+            self.size -= self._packs.popitem(last=False)[1].nbytes
 
 
-def kv_bytes(cache: DynamicCache) -> int:
-    """Return the bytes of a cache's keys and values."""
-    held: list[Any] = list(cache.layers)
-    return sum(layer.keys.nbytes + layer.values.nbytes for layer in held if layer.is_initialized)
+def _tensors(layer: Any) -> Iterator[torch.Tensor]:
+    """Yield what a cache layer of any kind holds; a reserved buffer counts as its used part."""
+    for name, held in vars(layer).items():
+        if isinstance(held, torch.Tensor):
+            yield held
+        elif isinstance(held, dict) and name != "_buffers":
+            yield from (state for state in held.values() if isinstance(state, torch.Tensor))

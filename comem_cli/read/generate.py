@@ -19,7 +19,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopP
 
 from comem_cli.errors import UsageError
 from comem_cli.model.split import SplitModel
-from comem_cli.read.cache import fork, reserve
+from comem_cli.read.cache import Kept, fork, reserve
 from comem_cli.read.layout import FRESH, Layout
 
 
@@ -172,29 +172,30 @@ class Reader:
         return Started((lower_cache, upper_cache), places, last is None, pack.shape[1], logits, draw, token, timing)
 
     @torch.inference_mode()
-    def prefill(self, rows: torch.Tensor) -> DynamicCache:
-        """Read [BOS; rows], rows (n, d), alone: the upper cache that `start_after` goes on from."""
-        cache = reserve(self.split.upper_cache(), 1 + len(rows))
-        self.split.upper(self._with_sink(rows), cache, keep=self._tensor([0])[0])
-        return cache
+    def prefill(self, rows: torch.Tensor) -> Kept:
+        """Read [BOS; rows], rows (n, d), alone: what `start_after` goes on from."""
+        pack = self._with_sink(rows)
+        cache = reserve(self.split.upper_cache(), pack.shape[1])
+        self.split.upper(pack, cache, keep=self._tensor([0])[0])
+        return Kept(cache, pack.shape[1])
 
     @torch.inference_mode()
-    def start_after(self, kept: DynamicCache, query: Sequence[int], sampling: Sampling) -> Started:
+    def start_after(self, kept: Kept, query: Sequence[int], sampling: Sampling) -> Started:
         """Read a question after a pack that `prefill` read, up to the first token; `kept` stays as it is.
 
         Raises: UsageError (2) for an empty question.
         """
         _require_tokens(query)
         clock = Clock(self.split.device)
-        before, more = kept.get_seq_length(), len(query) + sampling.max_new_tokens
-        lower_cache, upper_cache = reserve(self.split.lower_cache(), more), fork(kept, before + more)
+        more = len(query) + sampling.max_new_tokens
+        lower_cache, upper_cache = reserve(self.split.lower_cache(), more), fork(kept.cache, kept.tokens + more)
         h = self.split.lower(self._tensor(query), lower_cache)
         timing = {"query_write": clock.lap()}
         logits = self.split.upper(h, upper_cache, keep=self._tensor([len(query) - 1])[0])
         draw = Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
-        whole = before + len(query)
+        whole = kept.tokens + len(query)
         return Started((lower_cache, upper_cache), (len(query), whole), True, whole, logits, draw, token, timing)
 
     @torch.inference_mode()

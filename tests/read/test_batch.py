@@ -28,7 +28,7 @@ def _started(reader, sampling, layouts=None):
     ]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe", "gemma2", "gpt_neox", "falcon", "deepseek_v3"])
 @pytest.mark.parametrize("split", [0, 2, 5])
 def test_answers_are_those_of_one_by_one(family, split):
     reader, sampling = _reader(family, split), Sampling(max_new_tokens=NEW)
@@ -77,6 +77,12 @@ def test_draws_follow_each_answers_own_seed():
     alone = [reader.generate(_rows(reader, n), query, sampling).ids for n, query in PACKS]
     together = decode_together(reader, [Lane(one) for one in _started(reader, sampling)], sampling)
     assert [one.ids for one in together] == alone
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "lfm2", "qwen3_next"])
+def test_families_that_cannot_be_moved_or_keep_states_are_not_joined(family):
+    reader, sampling = _reader(family, 2), Sampling(max_new_tokens=2)
+    assert not can_join(reader, _started(reader, sampling))
 
 
 def test_one_answer_or_a_cache_without_keys_is_not_joined():

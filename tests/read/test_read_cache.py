@@ -7,10 +7,11 @@ import torch
 from transformers import DynamicCache
 
 from comem_cli.model.split import SplitModel
-from comem_cli.read.cache import PackCache, ReservedLayer, kv_bytes, reserve
+from comem_cli.read.cache import Kept, PackCache, ReservedLayer, reserve
 from comem_cli.read.generate import Reader, Sampling
 from tests.tiny import BOS_ID, tiny_model
 
+FAMILIES = ["llama", "gemma3_text", "qwen3_moe", "gpt2", "bloom", "deepseek_v3", "gpt_oss", "lfm2", "qwen3_next"]
 PIECES = (7, 1, 1, 5, 1, 9)  # positions of each update
 
 
@@ -65,7 +66,7 @@ def _kept(positions):
     cache = DynamicCache()
     cache.layers = [ReservedLayer(positions)]
     cache.update(torch.randn(1, 2, positions, 4), torch.randn(1, 2, positions, 4), 0)
-    return cache
+    return Kept(cache, positions)
 
 
 def test_the_packs_used_longest_ago_go_first_and_bytes_stay_bounded():
@@ -80,10 +81,10 @@ def test_the_packs_used_longest_ago_go_first_and_bytes_stay_bounded():
     assert [packs.get(name) is caches[name] for name in "acd"] == [True] * 3
     packs.put("huge", _kept(31))
     assert packs.get("huge") is None
-    assert packs.size == sum(map(kv_bytes, (caches[name] for name in "acd")))
+    assert packs.size == sum(caches[name].nbytes for name in "acd")
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", [0, 2, 5])
 def test_a_kept_pack_gives_the_bits_of_one_just_read_and_the_tokens_of_one_step(family, split):
     halves = SplitModel(tiny_model(family, 6), split)
@@ -104,8 +105,8 @@ def test_a_kept_pack_gives_the_bits_of_one_just_read_and_the_tokens_of_one_step(
 def test_a_kept_pack_is_not_changed_by_the_questions_after_it():
     reader = Reader(SplitModel(tiny_model("gemma3_text", 6), 2), BOS_ID)
     kept = reader.prefill(reader.split.lower(torch.arange(3, 63)[None])[0])
-    before = [(layer.keys.clone(), layer.values.clone()) for layer in kept.layers]
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in kept.cache.layers]
     reader.decode(reader.start_after(kept, [4, 5, 6], Sampling()), Sampling(max_new_tokens=20))
-    for layer, (keys, values) in zip(kept.layers, before, strict=True):
+    for layer, (keys, values) in zip(kept.cache.layers, before, strict=True):
         assert torch.equal(layer.keys, keys)
         assert torch.equal(layer.values, values)
