@@ -27,7 +27,8 @@ class Family:
     input_scale, an attribute that it multiplies with; input_norm, a module that it applies; position_table, a module
     of learned positions that it adds.
     fixed: why Read can neither move nor mask tokens; None where positions and masks reach every layer (rotary).
-    gated: whether the MLP has three matrices. window: of models whose config.json leaves it out.
+    gated: whether the MLP has three matrices. window: of models whose config.json leaves it out. attention: what
+    Transformers computes attention with.
     refuse: says of a config why it cannot be split; None where it can.
     """
 
@@ -40,6 +41,7 @@ class Family:
     fixed: str | None = None
     gated: bool = True
     window: int | None = None
+    attention: str = "sdpa"
     refuse: Callable[[Any], str | None] | None = None
 
 
@@ -61,18 +63,25 @@ def _opt(config: Any) -> str | None:
 _LEARNED = "its positions are learned and become part of a residual when it is written"
 _ALIBI = "its attention counts keys instead of positions (ALiBi)"
 FAMILIES: dict[str, Family] = {
-    "bloom": Family(layers="h", norm="ln_f", input_norm="word_embeddings_layernorm", fixed=_ALIBI, gated=False),
+    "bloom": Family(
+        layers="h",
+        norm="ln_f",
+        input_norm="word_embeddings_layernorm",
+        fixed=_ALIBI,
+        gated=False,
+        attention="eager",
+    ),
     "cohere2": Family(),
     "deepseek_v3": Family(),
     "falcon": Family(layers="h", norm="ln_f", gated=False, window=2048, refuse=_falcon),
     "gemma": Family(),
-    "gemma2": Family(),
+    "gemma2": Family(attention="eager"),
     "gemma3_text": Family(),
     "gemma4_text": Family(refuse=_gemma4),
     "glm4": Family(),
     "gpt2": Family(layers="h", norm="ln_f", position_table="wpe", fixed=_LEARNED, gated=False),
     "gpt_neox": Family(norm="final_layer_norm", gated=False),
-    "gpt_oss": Family(),
+    "gpt_oss": Family(attention="eager"),
     "granite": Family(input_scale="embedding_multiplier"),
     "hunyuan_v1_dense": Family(),
     "hy_v3": Family(),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from comem_cli.errors import FingerprintError, NoStoreError, UsageError
 from comem_cli.model import load
 from comem_cli.model.adapter import Interface
+from comem_cli.model.families import require_proved
 from comem_cli.model.modes import ChunkWriter, make_mode
 from comem_cli.model.shapes import TOKENS_PER_BATCH, shapes_from_json, shapes_to_json
 from comem_cli.store.fingerprint import Fingerprint
@@ -139,7 +140,8 @@ class WriteSetup:
 
             device, dtype = self.pick()
             names = {f"torch.{long}": short for short, long in DTYPES.items()}
-            facts |= {COMPUTE_DTYPE: names[str(dtype)], "device": str(device), "attention": "sdpa"}
+            attention = require_proved(self.identity.model_type).attention
+            facts |= {COMPUTE_DTYPE: names[str(dtype)], "device": str(device), "attention": attention}
         return facts | {name: version(name) for name in LIBRARIES}
 
     def _residual_dtype(self, split: int, old: Fingerprint | None) -> str:

@@ -201,6 +201,7 @@ def test_a_model_on_disk_is_named_measured_and_loaded(tmp_path, model):
     assert found.window == getattr(config, "max_position_embeddings", None) or family(model) == "bloom"
     loaded = load(files, torch.device("cpu"), torch.float32)
     ids = torch.tensor([IDS])
+    assert loaded.config._attn_implementation.removesuffix("_grouped") == FAMILIES[family(model)].attention
     assert torch.equal(loaded(ids).logits, tiny_model(family(model))(ids).logits)
     split = SplitModel(loaded, 2)
     cache = split.upper_cache()
