@@ -82,5 +82,6 @@ class ArmReader:
         write_ms = clock.lap()
         done = self.reader.generate(rows, query, sampling, on_token, on_logits=on_logits)
         stream.finish()
+        del done.timing_ms["fetch"]  # the rows were at hand
         done.timing_ms = {"write": write_ms, **done.timing_ms}
         return Reply(stream.text, done, first[0])
