@@ -184,7 +184,11 @@ def index_path(reader: StoreReader, terms: str | None = None) -> Path:
 
 def index_scheme(reader: StoreReader, tokenizer: tokenizers.Tokenizer) -> TermScheme:
     """Return the scheme that made the matching index; raises IndexStaleError (15) as `index_path`."""
-    return recorded_scheme(recorded_terms(index_path(reader)) or "", tokenizer)
+    path = index_path(reader)
+    identity = recorded_terms(path)
+    if identity not in READABLE:  # a writer has replaced the index in this moment
+        raise IndexStaleError(f"the BM25 index of {reader.path} is missing", f"comem index {reader.path}")
+    return recorded_scheme(identity, tokenizer)
 
 
 def built_terms(store: Path) -> str | None:

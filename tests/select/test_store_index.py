@@ -97,3 +97,10 @@ def test_an_index_of_an_older_comem_is_stale_and_a_rebuild_mends_it(store, recor
         rebuild_index(writer, TOKENS)
     with StoreReader(store) as reader:
         open_store_index(reader).close()
+
+
+def test_an_index_that_is_replaced_while_it_is_opened_is_stale_so_that_it_is_opened_again(store, monkeypatch):
+    answers = iter(["folded 2", None])
+    monkeypatch.setattr("comem_cli.select.store_index.recorded_terms", lambda path: next(answers))
+    with StoreReader(store) as reader, pytest.raises(IndexStaleError, match="missing"):
+        index_scheme(reader, tiny_tokenizer())
