@@ -9,8 +9,7 @@ so in 16 bit two continuations that are all but equally likely can change places
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,30 +18,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from comem_cli.model.families import FAMILIES
 from comem_cli.read.cache import ReservedLayer
-from comem_cli.read.generate import Clock, Generation, Reader, Sampling, Started
-
-
-@dataclass
-class Lane:
-    """Hold one answer in a batch: its Read, up to the first token, and what has become of it."""
-
-    started: Started
-    on_token: Callable[[int], bool] | None = None
-    ids: list[int] = field(default_factory=list)
-    finish: str = ""
-    decode_ms: float = 0.0
-
-    def take(self, token: int, sampling: Sampling) -> bool:
-        """Take a token that was drawn; return whether the answer goes on."""
-        if token in sampling.eos_ids:
-            self.finish = "eos"
-            return False
-        self.ids.append(token)
-        if self.on_token is not None and self.on_token(token):
-            self.finish = "stop"
-        elif len(self.ids) >= sampling.max_new_tokens:
-            self.finish = "length"
-        return not self.finish
+from comem_cli.read.generate import Clock, Generation, Lane, Reader, Sampling, Started
 
 
 @torch.inference_mode()
@@ -64,15 +40,7 @@ def decode_together(reader: Reader, lanes: Sequence[Lane], sampling: Sampling) -
         if not all(stays):
             step.keep([number for number, stay in enumerate(stays) if stay])
             going = [lane for lane, stay in zip(going, stays, strict=True) if stay]
-    return [
-        Generation(
-            lane.ids,
-            lane.started.pack_tokens,
-            lane.finish,
-            {**lane.started.timing_ms, "decode": lane.decode_ms},
-        )
-        for lane in lanes
-    ]
+    return [lane.done() for lane in lanes]
 
 
 class _Step:

@@ -89,6 +89,34 @@ class Started:
     timing_ms: dict[str, float]
 
 
+@dataclass
+class Lane:
+    """Hold one answer as it is decoded: its Read, up to the first token, and what has become of it."""
+
+    started: Started
+    on_token: Callable[[int], bool] | None = None
+    ids: list[int] = field(default_factory=list)
+    finish: str = ""
+    decode_ms: float = 0.0
+
+    def take(self, token: int, sampling: Sampling) -> bool:
+        """Take a token that was drawn; return whether the answer goes on."""
+        if token in sampling.eos_ids:
+            self.finish = "eos"
+            return False
+        self.ids.append(token)
+        if self.on_token is not None and self.on_token(token):
+            self.finish = "stop"
+        elif len(self.ids) >= sampling.max_new_tokens:
+            self.finish = "length"
+        return not self.finish
+
+    def done(self) -> Generation:
+        """Return what the answer has become."""
+        timing = {**self.started.timing_ms, "decode": self.decode_ms}
+        return Generation(self.ids, self.started.pack_tokens, self.finish, timing)
+
+
 class Clock:
     """Measure wall time in ms between marks, waiting for the accelerator first."""
 
@@ -202,24 +230,15 @@ class Reader:
     def decode(self, started: Started, sampling: Sampling, on_token: Callable[[int], bool] | None = None) -> Generation:
         """Go on from a first token to the end of the answer; on_token as of `generate`."""
         clock = Clock(self.split.device)
-        (lower_cache, upper_cache), token = started.caches, started.token
-        ids: list[int] = []
-        finish = "length"
-        while True:
-            if token in sampling.eos_ids:
-                finish = "eos"
-                break
-            ids.append(token)
-            if on_token is not None and on_token(token):
-                finish = "stop"
-                break
-            if len(ids) >= sampling.max_new_tokens:
-                break
-            h = self.split.lower(self._tensor([token]), lower_cache)
-            at = None if started.fresh else self._tensor([started.places[1] + len(ids) - 1])
-            token = started.draw(self.split.upper(h, upper_cache, positions=at))
-        timing = {**started.timing_ms, "decode": clock.lap()}
-        return Generation(ids, started.pack_tokens, finish, timing)
+        lower_cache, upper_cache = started.caches
+        lane = Lane(started, on_token)
+        goes_on = lane.take(started.token, sampling)
+        while goes_on:
+            h = self.split.lower(self._tensor([lane.ids[-1]]), lower_cache)
+            at = None if started.fresh else self._tensor([started.places[1] + len(lane.ids) - 1])
+            goes_on = lane.take(started.draw(self.split.upper(h, upper_cache, positions=at)), sampling)
+        lane.decode_ms = clock.lap()
+        return lane.done()
 
     def read(
         self, pack: torch.Tensor, query_tokens: int, cache: DynamicCache, layout: Layout = FRESH

@@ -20,7 +20,7 @@ from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
 from comem_cli.read.cache import PackCache
 from comem_cli.read.evidence import Evidence
-from comem_cli.read.generate import Clock, Generation, Reader, Sampling, Started
+from comem_cli.read.generate import Clock, Generation, Lane, Reader, Sampling, Started
 from comem_cli.read.layout import FRESH, Layout, ReadVariant
 from comem_cli.read.text import TextStream
 from comem_cli.store.reader import StoreReader
@@ -99,14 +99,7 @@ class Session:
     ) -> Answer:
         """Read the pack with one arm and generate; on_text receives the text as it settles. Raises as `generate`."""
         stream = TextStream(self._tokenizer, stop)
-
-        def on_token(token: int) -> bool:
-            piece = stream.push(token)
-            if on_text is not None and piece:
-                on_text(piece)
-            return stream.stopped
-
-        done = self.generate(evidence, query, arm, sampling, on_token, variant)
+        done = self.generate(evidence, query, arm, sampling, _until_stopped(stream, on_text), variant)
         rest = stream.finish()
         if on_text is not None and rest:
             on_text(rest)
@@ -124,7 +117,7 @@ class Session:
 
         A model whose caches cannot be joined (`batch.can_join`) decodes one after another.
         """
-        from comem_cli.read.batch import Lane, can_join, decode_together
+        from comem_cli.read.batch import can_join, decode_together
 
         reader = self._readers[arm]
         streams = [TextStream(self._tokenizer, stop) for _ in asked]
@@ -224,9 +217,11 @@ def _answer(arm: str, stream: TextStream, evidence: Evidence, done: Generation) 
     return Answer(arm, stream.text.strip(), tuple(done.ids), done.pack_tokens, done.finish, timing)
 
 
-def _until_stopped(stream: TextStream) -> Callable[[int], bool]:
+def _until_stopped(stream: TextStream, on_text: Callable[[str], None] | None = None) -> Callable[[int], bool]:
     def on_token(token: int) -> bool:
-        stream.push(token)
+        piece = stream.push(token)
+        if on_text is not None and piece:
+            on_text(piece)
         return stream.stopped
 
     return on_token

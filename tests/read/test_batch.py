@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from comem_cli.model.split import SplitModel
-from comem_cli.read.batch import Lane, can_join, decode_together
-from comem_cli.read.generate import Reader, Sampling
+from comem_cli.read.batch import can_join, decode_together
+from comem_cli.read.generate import Lane, Reader, Sampling
 from comem_cli.read.layout import Layout, ReadVariant
 from tests.tiny import BOS_ID, tiny_model
 
