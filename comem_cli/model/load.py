@@ -189,7 +189,8 @@ def _fits(directory: Path, device: torch.device, dtype: torch.dtype) -> bool:
     """Tell whether the weights leave a tenth of a GPU's free memory to caches and activations."""
     import torch
 
-    stored = str(_read_config(directory).get("dtype") or _read_config(directory).get("torch_dtype") or "float32")
+    config = _read_config(directory)
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     width = getattr(torch, stored.removeprefix("torch."), torch.float32).itemsize
     free, _ = torch.cuda.mem_get_info(device)
     return sum(shard.stat().st_size for shard in _shards(directory)) / width * dtype.itemsize < 0.9 * free

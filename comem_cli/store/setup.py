@@ -136,10 +136,10 @@ class WriteSetup:
         sizes = {name: getattr(self.identity, name) for name in KV_SIZES}
         facts |= {name: str(size) for name, size in sizes.items() if size is not None}
         if self.fingerprint.split:
-            from comem_cli.model.device import DTYPES
+            from comem_cli.model.device import DTYPES as COMPUTE_DTYPES
 
             device, dtype = self.pick()
-            names = {f"torch.{long}": short for short, long in DTYPES.items()}
+            names = {f"torch.{long}": short for short, long in COMPUTE_DTYPES.items()}
             attention = require_proved(self.identity.model_type).attention
             facts |= {COMPUTE_DTYPE: names[str(dtype)], "device": str(device), "attention": attention}
         return facts | {name: version(name) for name in LIBRARIES}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from dev.bench.interleave import Figure
 
@@ -23,13 +22,11 @@ BAR_MS = 300.0  # of everything that is neither imports, model load, Read nor de
 
 def ask_stages(spec: str | None, split: int, repeat: int) -> Iterator[Figure]:
     """Yield the ms of a warm ask beyond imports, model load, Read and decode: the median of fresh processes."""
-    from comem_cli.model import load
     from comem_cli.store.setup import WriteOptions
     from dev.bench.material import HANDBOOK, QUESTION, Material
     from dev.bench.write import ingest_once
 
     material = Material(spec)
-    assert load.resolve(spec).directory.is_dir()
     with tempfile.TemporaryDirectory(prefix="comem-bench-") as folder:
         store = Path(folder) / "store"
         ingest_once(material, HANDBOOK, WriteOptions(split=split), store, index=True)
@@ -78,16 +75,16 @@ def main() -> None:
     options = AskOptions(max_new_tokens=16).checked()
     with Asker(Path(sys.argv[1]), lambda: load.resolve(spec), options, note=_quiet, warn=_quiet) as asker:
         stamp("open")
-        asker.prepare(sys.argv[2])
-        stamp("first select, Java")
+        prepared = (sys.argv[2], *asker.prepare(sys.argv[2]))
+        stamp("select, Java")
         asker.session  # noqa: B018
         stamp("load")
-        answer: Any = asker.ask(sys.argv[2]).answers[0]
-        stamp("answer")
+        (asked,) = asker.ask_together([prepared])
+        stamp("rest")
     stamp("close")
-    inner = answer.timing_ms
-    stamps["second select, parse"] = stamps.pop("answer") - sum(inner.values()) + inner["select"]
-    stamps |= {name: inner[name] for name in ("fetch", "query_write", "read", "decode")}
+    inner = {name: asked.answers[0].timing_ms[name] for name in ("fetch", "query_write", "read", "decode")}
+    stamps["rest"] -= sum(inner.values())
+    stamps |= inner
     print(json.dumps(stamps))
 
 
