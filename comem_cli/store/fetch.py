@@ -41,6 +41,12 @@ class ShardFiles:
         while self._fds:
             os.close(self._fds.popitem()[1])
 
+    def stored(self, chunk: ChunkRow) -> bytearray:
+        """Return a chunk's rows as they lie on disk; raises as `read`."""
+        rows = bytearray(chunk.n_tokens * self._layout.row_bytes)
+        self.read([chunk], memoryview(rows))
+        return rows
+
     def read(self, chunks: Sequence[ChunkRow], out: memoryview) -> None:
         """Read the rows of `chunks` one after another into `out`, writable bytes, as they lie on disk.
 

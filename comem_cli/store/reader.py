@@ -280,9 +280,7 @@ class StoreReader:
     def stored_rows(self, chunk_id: int) -> bytes:
         """Return a chunk's rows as they lie on disk, every checksum verified; raises as `fetch`."""
         (chunk,) = self.chunks([chunk_id])
-        rows = bytearray(chunk.n_tokens * self.layout.row_bytes)
-        self._shard_files().read([chunk], memoryview(rows))
-        return bytes(rows)
+        return bytes(self._shard_files().stored(chunk))
 
     def _shard_files(self) -> ShardFiles:
         from comem_cli.store.fetch import ShardFiles  # numpy

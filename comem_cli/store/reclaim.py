@@ -16,7 +16,6 @@ from comem_cli.store import durable, format
 from comem_cli.store.catalogue import Catalogue
 from comem_cli.store.fetch import ShardFiles
 from comem_cli.store.reader import StoreReader
-from comem_cli.store.row_layout import RowLayout
 from comem_cli.store.rows import ChunkRow, ShardRow
 from comem_cli.store.writer import StoreWriter
 
@@ -90,7 +89,7 @@ def compact(writer: StoreWriter, uses: Sequence[ShardUse]) -> Moved:
             if builder.blocks * format.ROWS_PER_BLOCK + needed > writer.capacity:
                 writer.relocate(builder, waiting)
                 builder, waiting = _builder(writer), []
-            waiting.append(_copied(chunk, files, builder, writer.layout))
+            waiting.append(_copied(chunk, files, builder))
             moved += 1
     finally:
         files.close()
@@ -135,10 +134,9 @@ def _chunks_of(catalogue: Catalogue, shards: Iterable[int]) -> Iterator[ChunkRow
         yield from list(catalogue.rows(ChunkRow, "WHERE shard = ? ORDER BY row", (shard,)))
 
 
-def _copied(chunk: ChunkRow, files: ShardFiles, builder: format.ShardBuilder, layout: RowLayout) -> ChunkRow:
+def _copied(chunk: ChunkRow, files: ShardFiles, builder: format.ShardBuilder) -> ChunkRow:
     """Copy a chunk's verified rows into the builder; return its row there."""
-    rows = bytearray(chunk.n_tokens * layout.row_bytes)
-    files.read([chunk], memoryview(rows))
+    rows = files.stored(chunk)
     first, crcs = builder.add(memoryview(rows))
     if crcs != chunk.crcs:
         raise CorruptStoreError(f"chunk {chunk.key} changed while it was moved", "run the same command again")

@@ -141,9 +141,8 @@ class Repair:
         files = ShardFiles(self._store, writer.layout)
         try:
             for chunk in chunks:
-                rows = bytearray(chunk.n_tokens * writer.layout.row_bytes)
                 try:
-                    files.read([chunk], memoryview(rows))
+                    files.stored(chunk)
                     whole.append(chunk)
                 except CorruptStoreError:
                     broken.append(chunk)
@@ -155,9 +154,7 @@ class Repair:
         files = ShardFiles(self._store, writer.layout)
         try:
             for chunk in chunks:
-                rows = bytearray(chunk.n_tokens * writer.layout.row_bytes)
-                files.read([chunk], memoryview(rows))
-                yield chunk, bytes(rows)
+                yield chunk, bytes(files.stored(chunk))
         finally:
             files.close()
 
