@@ -47,6 +47,13 @@ def pick(device: str = "auto", dtype: str = "auto") -> tuple[torch.device, torch
     return chosen, number
 
 
+def fits(weights: float, device: torch.device) -> bool:
+    """Tell whether `weights` bytes leave a GPU a tenth of its free memory; elsewhere that is not asked."""
+    import torch
+
+    return device.type != "cuda" or weights < 0.9 * torch.cuda.mem_get_info(device)[0]
+
+
 def native_bf16(device: torch.device) -> bool:
     """Tell whether a device computes in bf16 itself: CUDA capability 8 and up, Metal when it can, a CPU with bf16."""
     import torch

@@ -172,11 +172,12 @@ def load(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> PreTrai
     (accelerate's device_map). Raises ModelError for a family that is not proved, when the files are damaged or
     incomplete, and when they do not fit into memory.
     """
+    from comem_cli.model.device import fits
     from comem_cli.model.pretrained import read_model, refuse
 
     require_proved(_read_config(files.directory)["model_type"])
     try:
-        if device.type == "cuda" and not _fits(files.directory, device, dtype):
+        if not fits(_weight_bytes(files.directory, dtype), device):
             return read_model(files.directory, dtype, device_map="auto", offload_folder=cache_directory() / "offload")
         model: Any = read_model(files.directory, dtype)
         placed: PreTrainedModel = model.to(device)
@@ -185,15 +186,13 @@ def load(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> PreTrai
         refuse(f"load {files.name}", error, "check the files, or pass --model, --device or --dtype with another value")
 
 
-def _fits(directory: Path, device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether the weights leave a tenth of a GPU's free memory to caches and activations."""
+def _weight_bytes(directory: Path, dtype: torch.dtype) -> float:
     import torch
 
     config = _read_config(directory)
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     width = getattr(torch, stored.removeprefix("torch."), torch.float32).itemsize
-    free, _ = torch.cuda.mem_get_info(device)
-    return sum(shard.stat().st_size for shard in _shards(directory)) / width * dtype.itemsize < 0.9 * free
+    return sum(shard.stat().st_size for shard in _shards(directory)) / width * dtype.itemsize
 
 
 def _files(name: str, directory: Path, source: Source, revision: str | None) -> ModelFiles:
