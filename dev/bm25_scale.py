@@ -7,7 +7,7 @@ than they are is a random sample of these chunks. A larger one holds all of them
 of 64 tokens from random places: word frequencies are those of the texts, and the vocabulary grows no further. Questions
 are the texts' own sentences that end in a question mark, of 5 to 24 words.
 
-For every question one-shot (12) and iterative (12, 4, 3) selection run in turn on both engines. Times are in ms,
+For every question one-shot (12) and iterative (12, 4) selection run in turn on both engines. Times are in ms,
 medians: wall, and CPU of the calling thread, which is what an idle machine would show. The terms of the chunks that a
 round adds are made anew each time, as `ask` does. bm25s is used where it can be imported; it is no dependency.
 
@@ -21,6 +21,7 @@ import random
 import re
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,16 +89,18 @@ class Bm25sIndex:
         words: dict[str, int] = {}
         numbers = [[words.setdefault(term, len(words)) for term in terms] for terms in made]
         self.count, self._words = len(made), words
+        self._holders = Counter(number for one in numbers for number in set(one))
         self._engine = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numpy")
         self._engine.index(bm25s.tokenization.Tokenized(ids=numbers, vocab=words), show_progress=False)
 
-    def search(self, terms: Iterable[str], k: int, exclude: Any, k1: float, b: float) -> list[Any]:
+    def search(self, terms: Iterable[str], k: int, exclude: Any, k1: float, b: float, common: float = 1.0) -> list[Any]:
         """Return the k best by numpy's partition; ties are not completed."""
         import numpy as np
 
         from comem_cli.select.selector import Hit
 
         known = [self._words[term] for term in terms if term in self._words]
+        known = [number for number in known if self._holders[number] <= common * self.count]
         if not known:
             return []
         scores = self._engine.get_scores_from_ids(known)
@@ -165,7 +168,7 @@ def _lookups(
 ) -> None:
     """Print the rows of the lookups in one store."""
     packed = {number: struct.pack(f"<{len(ids)}I", *ids) for number, ids in enumerate(chunks)}
-    selectors: dict[str, Selector] = {"one-shot": Bm25(12), "iterative": IterativeBm25(12, 4, 3)}
+    selectors: dict[str, Selector] = {"one-shot": Bm25(12), "iterative": IterativeBm25(12, 4)}
 
     def terms(key: int) -> list[str]:
         return scheme.terms(decode_ids(packed[key]))
@@ -174,7 +177,8 @@ def _lookups(
         return scheme.query_terms(decode_ids(packed[key]))
 
     seen = {
-        name: Candidates(engine, terms, lambda key: key, range(len(chunks)), asked) for name, engine in engines.items()
+        name: Candidates(engine, terms, lambda key: key, range(len(chunks)), asked, scheme.common)
+        for name, engine in engines.items()
     }
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     same: dict[str, list[float]] = {name: [] for name in selectors}

@@ -29,7 +29,7 @@ def ask(
     ],
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
     selector: Annotated[str, typer.Option(help="bm25(-iterative), hybrid, dense, attention, recency.")] = _SELECTOR,
     terms: Terms = None,
     budget: Annotated[int | None, typer.Option(help="Most tokens of all chunks, beside --top-k.")] = None,

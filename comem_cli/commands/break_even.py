@@ -28,7 +28,7 @@ def break_even(
     samples: Annotated[int, typer.Option(help="Without --cases: questions made of spans of stored chunks.")] = 2,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of made questions, of the order of runs and of resampling.")] = 0,
     model: options.Model = None,
     device: options.Device = "auto",

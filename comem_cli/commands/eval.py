@@ -36,7 +36,7 @@ def evaluate(
     chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 512,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of selection. Default: top-k / hop, rounded up.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
     selector: Annotated[str, typer.Option(help="bm25-iterative, bm25 or recency.")] = "bm25-iterative",
     terms: Annotated[str, typer.Option(help="folded words, or tokens as in the paper.")] = "folded",
     max_new_tokens: Annotated[int | None, typer.Option(help="Instead of what the benchmark says.")] = None,
@@ -56,12 +56,10 @@ def evaluate(
     out.configure(json=json, quiet=quiet)
     from comem_cli.commands import eval_view
     from comem_cli.evaluate.runner import RunOptions
-    from comem_cli.select.bm25 import rounds_for
 
     if list_tasks:
         eval_view.show_tasks()
         return
-    rounds = rounds_for(top_k, hop) if rounds is None else rounds
     chosen = RunOptions(chunk, top_k, hop, rounds, selector, terms, max_new_tokens, device, dtype).checked()
     eval_view.check_reports(report or [])
     found = _run(tasks, arm or [], chosen, n, seed, data, to, model) if tasks else _read(to)

@@ -146,7 +146,7 @@ def candidates_of(corpus: Corpus, scheme: TermScheme) -> Iterator[Candidates]:
         ordered = list(corpus.chunks)
         rank = {chunk_id: number for number, chunk_id in enumerate(ordered)}
         with open_index(path) as index:
-            yield Candidates(index, terms, rank.__getitem__, ordered, asked)
+            yield Candidates(index, terms, rank.__getitem__, ordered, asked, scheme.common)
 
 
 def selector_for(

@@ -42,7 +42,7 @@ class RunOptions:
     chunk: int = CHUNK
     top_k: int = 12
     hop: int = 4
-    rounds: int = 3
+    rounds: int | None = None
     selector: str = DEFAULT_SELECTOR
     terms: str = DEFAULT_TERMS
     max_new_tokens: int | None = None

@@ -208,7 +208,7 @@ def selections(
     def asked(chunk_id: int) -> list[str]:
         return scheme.query_terms(decode_ids(reader.token_ids(chunk_id)))
 
-    candidates = Candidates(index, terms, rank.__getitem__, order, asked)
+    candidates = Candidates(index, terms, rank.__getitem__, order, asked, scheme.common)
     return [IterativeBm25().select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
 
 

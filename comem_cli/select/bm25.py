@@ -52,7 +52,9 @@ class Bm25:
 class IterativeBm25:
     """Selects `hop` chunks a round: first for the question, then for the chunks that the last round added.
 
-    `top_k` caps the whole; rounds: None takes as many as `top_k` needs. It ends early when a round adds nothing.
+    A round does not ask for terms that more than `candidates.common` of the chunks hold, unless it finds nothing
+    without them: what shares only "the" with the question shall not take the place of what a later round finds.
+    `top_k` caps the whole; rounds: None goes on until it is full. It ends early when a round adds nothing.
     """
 
     top_k: int = 12
@@ -75,12 +77,12 @@ class IterativeBm25:
         selected: list[Selected] = []
         taken: set[int] = set()
         hits: list[Hit] = []
-        for number in range(1, (self.rounds or rounds_for(self.top_k, self.hop)) + 1):
+        for number in range(1, (self.rounds or self.top_k) + 1):
             room = min(self.hop, self.top_k - len(selected))
             if not room:
                 break
             terms = query.terms if number == 1 else candidates.query_terms(hit.chunk_id for hit in hits)
-            hits = _best(candidates, terms, room, taken, self.k1, self.b)
+            hits = round_hits(candidates, terms, room, taken, self.k1, self.b)
             if not hits:
                 break
             selected += [Selected(hit.chunk_id, hit.score, number) for hit in hits]
@@ -90,9 +92,16 @@ class IterativeBm25:
         return tuple(selected)
 
 
-def rounds_for(top_k: int, hop: int) -> int:
-    """Return how many rounds of `hop` chunks fill `top_k`: 3 for the paper's 12 and 4."""
-    return -(-top_k // max(hop, 1))
+def round_hits(
+    candidates: Candidates, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float
+) -> list[Hit]:
+    """Return the k best chunks of a round: for its terms that are not common; where they find none, for all."""
+    asked = set(terms)
+    if candidates.common < 1:
+        hits = best(candidates.index.search(asked, k, exclude, k1, b, candidates.common), candidates, k)
+        if hits:
+            return hits
+    return _best(candidates, asked, k, exclude, k1, b)
 
 
 def _best(

@@ -25,7 +25,7 @@ WITH_VECTORS = ("dense", "hybrid")
 class SelectorChoice:
     """Hold what the user chose; hop and rounds count for `bm25-iterative` only.
 
-    rounds: None takes as many as top_k needs, 3 with the paper's 12 and 4.
+    rounds: None goes on until top_k are found; with the paper's 12 and 4 that is 3, but for a short first round.
     """
 
     name: str = DEFAULT_SELECTOR

@@ -1,7 +1,8 @@
 """Say why chunks were selected, and why the next best were not.
 
 Matches are the terms that a chunk shares with what its round asked: the question in round 1, the chunks that the round
-before added afterwards; the rarest terms first. A chunk is passed over because a cap was reached: the hop of a round,
+before added afterwards; the rarest terms first, and common ones, for which rounds do not ask, only where there are no
+others. A chunk is passed over because a cap was reached: the hop of a round,
 or the top-k of the whole.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comem_cli.select.bm25 import IterativeBm25
-from comem_cli.select.selector import Candidates, Query, Selected, Selector, best
+from comem_cli.select.bm25 import IterativeBm25, round_hits
+from comem_cli.select.selector import Candidates, Query, Selected, Selector
 
 SHOWN_TERMS = 8
 SHOWN_PASSED = 3
@@ -52,9 +53,11 @@ def explain(
     """Explain a selection that `selector` just made of the same query and candidates."""
     matches: dict[int, tuple[Match, ...]] = {}
     asked: Iterable[str] = query.terms
+    rounds = isinstance(selector, IterativeBm25)
+    most = candidates.common * len(candidates.ordered) if rounds else len(candidates.ordered)
     for number in sorted({choice.round for choice in selected}):
         added = [choice.chunk_id for choice in selected if choice.round == number]
-        matches.update((chunk_id, _matches(set(asked), chunk_id, candidates)) for chunk_id in added)
+        matches.update((chunk_id, _matches(set(asked), chunk_id, candidates, most)) for chunk_id in added)
         asked = candidates.query_terms(added)
     if isinstance(selector, IterativeBm25):
         passed = _of_rounds(selector, query, candidates, selected, shown)
@@ -63,10 +66,12 @@ def explain(
     return Explanation(matches, tuple(passed))
 
 
-def _matches(asked: set[str], chunk_id: int, candidates: Candidates) -> tuple[Match, ...]:
+def _matches(asked: set[str], chunk_id: int, candidates: Candidates, most: float) -> tuple[Match, ...]:
+    """List the shared terms that at most `most` chunks hold, or all where there are none such."""
     counts = Counter(term for term in candidates.terms(chunk_id) if term in asked)
     holders = getattr(candidates.index, "chunks_with", lambda term: 0)
     found = [Match(term, times, holders(term)) for term, times in counts.items()]
+    found = [match for match in found if match.chunks <= most] or found
     return tuple(sorted(found, key=lambda match: (match.chunks, -match.times, match.term))[:SHOWN_TERMS])
 
 
@@ -78,8 +83,7 @@ def _of_rounds(
     found: dict[int, PassedOver] = {}
     asked: Iterable[str] = query.terms
     for number in sorted({choice.round for choice in selected}):
-        hits = candidates.index.search(set(asked), shown, final, selector.k1, selector.b)
-        for hit in best(hits, candidates, shown):
+        for hit in round_hits(candidates, asked, shown, final, selector.k1, selector.b):
             found.setdefault(
                 hit.chunk_id, PassedOver(hit.chunk_id, hit.score, number, _cap(selector, selected, number))
             )

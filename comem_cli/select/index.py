@@ -31,27 +31,42 @@ class Bm25Index:
         self.path = path
         self.count: int = reader.numDocs()
         self._directory, self._reader = directory, reader
-        self._queries = lucene.QueryBuilder(lucene.WhitespaceAnalyzer())
+        self._analyzer = lucene.WhitespaceAnalyzer()
+        self._queries = lucene.QueryBuilder(self._analyzer)
         self._searchers: dict[tuple[float, float], Any] = {}
         lucene.IndexSearcher.setMaxClauseCount(ALL)
 
-    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+    def search(
+        self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float, common: float = 1.0
+    ) -> list[Hit]:
         """Return the k best chunks outside `exclude`, best first, and every further one that ties with the k-th.
 
-        Scores as in `bm25`, over the distinct `terms`; a tie is an equal 32-bit score. Fewer than k where fewer match.
-        Raises IndexStaleError if the index turns out damaged.
+        Scores as in `bm25`, over the distinct `terms` that at most a share `common` of the chunks hold; a tie is an
+        equal 32-bit score. Fewer than k where fewer match. Raises IndexStaleError if the index turns out damaged.
         """
         text = " ".join(dict.fromkeys(terms))
         if not text or k < 1 or not self.count:
             return []
         with reading(self.path):
-            query = self._queries.createBooleanQuery("contents", text)
+            query = self._queries.createBooleanQuery("contents", text) if common >= 1 else self._rare(text, common)
             searcher = self._searcher(k1, b)
             ranked = self._through_cut(searcher, query, k + len(exclude))
             fields = searcher.storedFields()
             hits = [Hit(_chunk_id(self.path, fields.document(document)), score) for document, score in ranked]
         kept = [hit for hit in hits if hit.chunk_id not in exclude]
         return [hit for hit in kept if hit.score >= kept[min(k, len(kept)) - 1].score]
+
+    def _rare(self, text: str, common: float) -> Any:
+        """Make a query of the terms that at most a share `common` of the chunks hold; Lucene looks up all df in one call."""
+        lucene = lucene_classes()
+        like = lucene.MoreLikeThis(self._reader)
+        like.setAnalyzer(self._analyzer)
+        like.setMinTermFreq(1)
+        like.setMinDocFreq(1)
+        like.setMaxDocFreq(int(common * self.count))
+        like.setMaxQueryTerms(ALL)
+        like.setMaxNumTokensParsed(ALL)
+        return like.like("contents", [lucene.StringReader(text)])
 
     def chunks_with(self, term: str) -> int:
         """Count the chunks that hold a term: df."""

@@ -120,6 +120,18 @@ Query = _declare(LUCENE + "search/Query")
 QueryBuilder = _declare(
     LUCENE + "util/QueryBuilder", ANALYZER, createBooleanQuery=JavaMethod(f"({STRING}{STRING}){QUERY}")
 )
+StringReader = _declare("java/io/StringReader", STRING)
+MoreLikeThis = _declare(
+    LUCENE + "queries/mlt/MoreLikeThis",
+    READER,
+    setAnalyzer=JavaMethod(f"({ANALYZER})V"),
+    setMinTermFreq=JavaMethod("(I)V"),
+    setMinDocFreq=JavaMethod("(I)V"),
+    setMaxDocFreq=JavaMethod("(I)V"),
+    setMaxQueryTerms=JavaMethod("(I)V"),
+    setMaxNumTokensParsed=JavaMethod("(I)V"),
+    like=JavaMethod(f"({STRING}[Ljava/io/Reader;){QUERY}"),
+)
 ScoreDoc = _declare(LUCENE + "search/ScoreDoc", doc=JavaField("I"), score=JavaField("F"))
 TopDocs = _declare(LUCENE + "search/TopDocs", scoreDocs=JavaField(f"[{_type('search/ScoreDoc')}"))
 TopScoreDocCollector = _declare(

@@ -41,8 +41,13 @@ class Selected:
 class ScoredIndex(Protocol):
     """Scores chunks by the terms they share with a query."""
 
-    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
-        """Return the k best chunks outside `exclude` and every further one whose score equals the k-th."""
+    def search(
+        self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float, common: float = 1.0
+    ) -> list[Hit]:
+        """Return the k best chunks outside `exclude` and every further one whose score equals the k-th.
+
+        common: terms that more than this share of the chunks hold are not asked for.
+        """
         ...
 
 
@@ -50,7 +55,7 @@ class ScoredIndex(Protocol):
 class Candidates:
     """The chunks of one store: their index, the terms of each, its rank in document order, all ids in that order.
 
-    asked: the terms of a chunk as a query; where it is not given, those that it counts.
+    asked: the terms of a chunk as a query; where it is not given, those that it counts. common: as in `TermScheme`.
     """
 
     index: ScoredIndex
@@ -58,6 +63,7 @@ class Candidates:
     order: Callable[[int], int]
     ordered: Sequence[int] = ()
     asked: Callable[[int], Sequence[str]] | None = None
+    common: float = 1.0
 
     def query_terms(self, chunk_ids: Iterable[int]) -> set[str]:
         """Return the distinct terms that chunks ask for: the query of a later round."""

@@ -61,6 +61,11 @@ class TermScheme(Protocol):
         """Return what `--terms` calls the scheme."""
         ...
 
+    @property
+    def common(self) -> float:
+        """Return the share of the chunks above which a term that they hold says nothing, for iterative rounds."""
+        ...
+
     def terms(self, ids: Iterable[int]) -> list[str]:
         """Return the terms of a chunk's ids in order, repeated as they occur; none holds white space."""
         ...
@@ -80,6 +85,7 @@ class TokenTerms:
 
     tokenizer: tokenizers.Tokenizer | None = None
     name: str = "tokens"
+    common: float = 1.0  # the paper asks for every token
 
     @property
     def identity(self) -> str:
@@ -123,6 +129,7 @@ class FoldedTerms:
     tokenizer: tokenizers.Tokenizer
     name: str = "folded"
     version: int = 2
+    common: float = 0.5  # where the idf of Robertson and Zaragoza (2009), (3.2), turns negative
     _pieces: dict[tuple[int, ...], _Piece] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property

@@ -34,9 +34,10 @@ class ClosedFormula:
         for counts in self.counts.values():
             self.holders.update(counts.keys())
 
-    def scores(self, query: Iterable[int], k1: float = 1.5, b: float = 0.75) -> dict[int, float]:
-        """The chunks that match, with their scores."""
+    def scores(self, query: Iterable[int], k1: float = 1.5, b: float = 0.75, common: float = 1.0) -> dict[int, float]:
+        """The chunks that match, with their scores; terms of more than a share `common` of the chunks do not count."""
         total = len(self.counts)
+        query = [t for t in set(query) if self.holders[t] <= common * total]
         idf = {t: math.log((total - self.holders[t] + 0.5) / (self.holders[t] + 0.5) + 1) for t in set(query)}
         scores: dict[int, float] = {}
         for chunk_id, counts in self.counts.items():
@@ -48,13 +49,26 @@ class ClosedFormula:
 
 
 def iterate(
-    formula: ClosedFormula, rank: Mapping[int, int], query: Iterable[int], top_k: int, hop: int, rounds: int
+    formula: ClosedFormula,
+    rank: Mapping[int, int],
+    query: Iterable[int],
+    top_k: int,
+    hop: int,
+    rounds: int,
+    common: float = 1.0,
 ) -> list[tuple[int, int, float]]:
-    """The paper's rule: (chunk, round, score) in the order of selection. Scores that agree in six digits tie."""
+    """The paper's rule: (chunk, round, score) in the order of selection. Scores that agree in six digits tie.
+
+    common: below 1, a round leaves common terms out where others find something.
+    """
     taken: list[tuple[int, int, float]] = []
     for number in range(1, rounds + 1):
         done = {chunk_id for chunk_id, _, _ in taken}
-        scores = {c: s for c, s in formula.scores(query).items() if c not in done}
+        query = list(query)
+        for share in (common, 1.0):
+            scores = {c: s for c, s in formula.scores(query, common=share).items() if c not in done}
+            if scores:
+                break
         best = sorted(scores, key=lambda c: (-float(f"{scores[c]:.6g}"), rank[c]))[: min(hop, top_k - len(taken))]
         taken += [(c, number, scores[c]) for c in best]
         query = [t for c in best for t in formula.counts[c]]

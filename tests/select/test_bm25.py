@@ -24,10 +24,12 @@ class PlainIndex:
         self.formula = ClosedFormula(chunks)
         self.queries: list[tuple[set[int], int, set[int]]] = []
 
-    def search(self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float) -> list[Hit]:
+    def search(
+        self, terms: Iterable[str], k: int, exclude: Collection[int], k1: float, b: float, common: float = 1.0
+    ) -> list[Hit]:
         ids = {int(term) for term in terms}
         self.queries.append((ids, k, set(exclude)))
-        scores = self.formula.scores(ids, k1, b)
+        scores = self.formula.scores(ids, k1, b, common)
         return [Hit(c, float(f"{s:.6g}")) for c, s in scores.items() if c not in exclude]
 
 
@@ -75,6 +77,18 @@ def test_rounds_follow_top_k_unless_they_are_given(top_k: int, hop: int, rounds:
     assert (len(found), found[-1].round) == (top_k, rounds)
     given = SelectorChoice(top_k=top_k, hop=hop, rounds=1).build().select(ask([1]), candidates(chunks))
     assert len(given) == min(hop, top_k)
+
+
+def test_common_terms_take_no_place_of_a_round_while_rarer_ones_find_something() -> None:
+    """Term 1 is in all chunks, 2 in three: the question finds 4 alone, 4 finds 5, 5 finds 6; the rest fills up last."""
+    chunks = {0: [1, 9], 1: [1, 8], 2: [1, 7], 3: [1, 6], 4: [1, 2, 3], 5: [1, 3, 4], 6: [1, 4, 5]}
+    seen = replace(candidates(chunks), common=0.5)
+    found = IterativeBm25(top_k=4, hop=2).select(ask([1, 2]), seen)
+    assert [(s.chunk_id, s.round) for s in found] == [(4, 1), (5, 2), (6, 3), (0, 4)]
+    everything = IterativeBm25(top_k=4, hop=2).select(ask([1, 2]), candidates(chunks))
+    assert [s.chunk_id for s in everything] == [4, 0, 5, 1]
+    few = IterativeBm25(top_k=4, hop=2).select(ask([1]), replace(candidates({0: [1], 1: [1]}), common=0.5))
+    assert [(s.chunk_id, s.round) for s in few] == [(0, 1), (1, 1)]  # nothing but common terms: they count
 
 
 def test_ends_early_when_a_round_finds_nothing_new() -> None:
@@ -131,18 +145,20 @@ def test_impossible_weights_are_refused(weights: dict[str, float]) -> None:
     hop=st.integers(1, 4),
     rounds=st.integers(1, 4),
     top_k=st.integers(1, 9),
+    common=st.sampled_from([0.3, 0.5, 1.0]),
     shuffle=st.randoms(use_true_random=False),
 )
 def test_selection_equals_the_rule_written_out(
-    bodies: list[list[int]], question: list[int], hop: int, rounds: int, top_k: int, shuffle: object
+    bodies: list[list[int]], question: list[int], hop: int, rounds: int, top_k: int, common: float, shuffle: object
 ) -> None:
     chunks = dict(enumerate(bodies))
     ranks = list(chunks)
     shuffle.shuffle(ranks)  # type: ignore[attr-defined]
     rank = dict(enumerate(ranks))
-    expected = iterate(ClosedFormula(chunks), rank, question, top_k, hop, rounds)
+    expected = iterate(ClosedFormula(chunks), rank, question, top_k, hop, rounds, common)
+    seen = replace(candidates(chunks, rank), common=common)
     try:
-        found = IterativeBm25(top_k, hop, rounds).select(ask(question), candidates(chunks, rank))
+        found = IterativeBm25(top_k, hop, rounds).select(ask(question), seen)
     except NoEvidenceError:
         found = ()
     assert [(s.chunk_id, s.round) for s in found] == [(c, r) for c, r, _ in expected]

@@ -88,16 +88,18 @@ def test_iterative_selection_over_thousands_of_chunks_equals_the_rule(
     query=st.lists(st.integers(0, 11), min_size=1, max_size=6),
     k1=st.floats(0.1, 3),
     b=st.floats(0, 1),
+    common=st.sampled_from([1.0, 0.5, 0.3]),
 )
 def test_scores_of_any_small_store_equal_the_closed_formula(
-    bodies: list[list[int]], query: list[int], k1: float, b: float
+    bodies: list[list[int]], query: list[int], k1: float, b: float, common: float
 ) -> None:
     chunks = {i + 7: ids for i, ids in enumerate(bodies)}
     folder = Path(tempfile.mkdtemp())
     try:
         with build(folder / "index", chunks) as index:
-            found = {hit.chunk_id: hit.score for hit in index.search(TOKENS.terms(query), len(chunks), (), k1, b)}
-        assert found == pytest.approx(ClosedFormula(chunks).scores(query, k1, b), rel=1e-5)
+            hits = index.search(TOKENS.terms(query), len(chunks), (), k1, b, common)
+            found = {hit.chunk_id: hit.score for hit in hits}
+        assert found == pytest.approx(ClosedFormula(chunks).scores(query, k1, b, common), rel=1e-5)
     finally:
         shutil.rmtree(folder)
 
