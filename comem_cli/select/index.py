@@ -57,7 +57,7 @@ class Bm25Index:
         return [hit for hit in kept if hit.score >= kept[min(k, len(kept)) - 1].score]
 
     def _rare(self, text: str, common: float) -> Any:
-        """Make a query of the terms that at most a share `common` of the chunks hold; Lucene looks up all df in one call."""
+        """Make a query of the terms that at most a share `common` of the chunks hold, with one call for all df."""
         lucene = lucene_classes()
         like = lucene.MoreLikeThis(self._reader)
         like.setAnalyzer(self._analyzer)
