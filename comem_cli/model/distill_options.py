@@ -111,7 +111,8 @@ class DistillOptions:
     def recipe(self, *, held: bool = False) -> Recipe:
         """Return what samples to draw; held: to measure on, in held-out phrasings."""
         mix = _parse(self.mix)
-        return Recipe(mix, self.chunk, self.length, self.max_chunks, self.parts, 0 if held else self.grow, held)
+        grow = 0 if held else self.grow
+        return Recipe(mix, self.chunk, self.length, self.max_chunks, self.parts, grow, held, self.batch)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -40,7 +40,8 @@ class Recipe:
     """Choose the samples.
 
     mix: weights by kind; chunk: tokens; length: tokens of the longest pack with one query part; max_chunks: a pack;
-    parts: most query parts a pack; grow: samples over which packs grow to `length`; held: held-out phrasings.
+    parts: most query parts a pack; grow: samples over which packs grow to `length`; held: held-out phrasings; step:
+    samples of a step, which have the same room while they grow, so that processes end their shares of it together.
     """
 
     mix: Mapping[str, float]
@@ -50,6 +51,7 @@ class Recipe:
     parts: int = 1
     grow: int = 0
     held: bool = False
+    step: int = 1
 
     def __post_init__(self) -> None:
         odd = sorted(set(self.mix) - set(KINDS))
@@ -81,7 +83,9 @@ class Recipe:
         """Draw how many chunks the pack of a sample holds, and of how many tokens; `chunks`: that many if they fit."""
         room = self.room
         if number < self.grow and room > FIRST_LENGTH:
-            room = rng.randint(FIRST_LENGTH, FIRST_LENGTH + (room - FIRST_LENGTH) * number // self.grow)
+            first = number - number % self.step
+            most = FIRST_LENGTH + (room - FIRST_LENGTH) * first // self.grow
+            room = random.Random(first).randint(FIRST_LENGTH, most)
         count = chunks or rng.randint(1, self.max_chunks)
         size = min(self.chunk, max(LEAST_CHUNK, room // count))
         if chunks is None and size == self.chunk and rng.random() < 0.25:  # short files give short chunks

@@ -159,6 +159,15 @@ def test_spans_are_the_values():
     assert tuple(asked[a:b] for a, b in spans) == chain.names
 
 
+def test_packs_of_one_step_have_room_for_about_as_many_tokens():
+    recipe = Recipe({"fact": 1}, length=1500, chunk=1500, max_chunks=1, grow=400, step=4)
+    sizes = [recipe.draw_shape(random.Random(number), number)[1] for number in range(400)]
+    for first in range(0, 400, 4):
+        small, large = sorted(sizes[first : first + 4])[-2:]  # a quarter is drawn short, as short files are
+        assert large == small, first
+    assert max(sizes) - min(sizes) > 800
+
+
 def test_packs_grow_with_the_number_of_the_sample_alone():
     grown = make(length=1500, chunk=512, grow=100)
     plain = make(length=1500, chunk=512)
