@@ -49,6 +49,7 @@ def distill(
         str, typer.Option(help="Weights of the kinds of query part.")
     ] = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1",
     held_out: Annotated[list[Path] | None, typer.Option(help="Documents to measure on, never to train on.")] = None,
+    init: Annotated[Path | None, typer.Option(metavar="ADAPTER", help="Begin with its weights.")] = None,
     eval_every: Annotated[int, typer.Option(help="Measure on held-out packs every N steps.")] = 100,
     eval_packs: Annotated[int, typer.Option(help="Held-out packs of 4 chunks to measure on, and of 12.")] = 6,
     checkpoint_every: Annotated[int, typer.Option(help="Keep the state every N steps.")] = 50,
@@ -63,7 +64,8 @@ def distill(
     The teacher is the model itself, reading the same packs through all layers; the student reads written residuals.
     A tenth of the corpus, or --held-out, is measured on and not learned from. DIR becomes a standard peft adapter with
     a record beside it, and `comem ask --adapter DIR` uses it with stores of this model, split, chunk and mode. Run the
-    same command again to go on after an interruption. With several GPUs: accelerate launch -m comem_cli distill ...
+    same command again to go on after an interruption. On several GPUs, or with a process a core: torchrun
+    --nproc-per-node 2 -m comem_cli distill ...
     """
     given: dict[str, Any] = dict(locals())  # most options are fields of the same name
     out.configure(json=json, quiet=quiet)
@@ -72,7 +74,7 @@ def distill(
     from comem_cli.model.distill_options import DistillOptions
 
     chosen = DistillOptions(**{field.name: given[field.name] for field in fields(DistillOptions)})
-    run = Distillation(corpus, files, target, chosen, held_out or ())
+    run = Distillation(corpus, files, target, chosen, held_out or (), init)
     if run.done:
         out.note(f"{target} is done; pass another --out to train again")
         return

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
+from comem_cli.errors import UsageError
 from comem_cli.model import distill_corpus, load, lora
-from comem_cli.model.adapter import RECORD, Interface, record_of
+from comem_cli.model.adapter import RECORD, WEIGHTS, Adapter, Interface, read_adapter, record_of
 from comem_cli.model.device import pick
 from comem_cli.model.distill_checkpoint import RunFolder, write_whole
 from comem_cli.model.distill_data import Sampler
@@ -44,10 +46,16 @@ class Distillation:
         out: Path,
         options: DistillOptions,
         held_out: Sequence[Path] = (),
+        init: Path | None = None,
     ) -> None:
-        """Raise UsageError (2) for a value out of range or a corpus without text; held_out: what not to train on."""
+        """Open a run; held_out: what not to train on; init: an adapter to begin with, of the same layers and rank.
+
+        Raises: UsageError (2) for a value out of range, a corpus without text, and what is no adapter, or of another
+        rank; FingerprintError (12) for an adapter of other layers.
+        """
         self.identity = load.identity(files)
         self.options = options.checked(self.identity)
+        self._init = self._beginning(init) if init else None
         self.folder = RunFolder(out)
         self._files = files
         self._tokenizer = load.tokenizer(files)
@@ -91,6 +99,8 @@ class Distillation:
         lesson = Lesson(load.load(self._files, ranks.device, dtype), self.identity, options)
         weights = [parameter for _, parameter in lesson.parameters]
         optimiser = torch.optim.AdamW(weights, lr=options.lr, weight_decay=options.weight_decay, foreach=False)
+        if self._init:
+            lora.load_weights(lesson.forked, load_file(str(self._init.directory / WEIGHTS)))
         start, history = self._resume(lesson, optimiser)
         held = HeldOut(lesson, self._held, options.recipe(held=True), options.eval_packs)
         on_step(start)
@@ -149,7 +159,28 @@ class Distillation:
     def _run(self) -> dict[str, Any]:
         """Say which run this is: every option, the model, the corpus."""
         model = {"weights": self.identity.weights, "config": self.identity.config, "tokenizer": self.identity.tokenizer}
-        return {**self.options.to_dict(), **model, **self._digests()}
+        begun = {"init": self._init.digest} if self._init else {}
+        return {**self.options.to_dict(), **model, **self._digests(), **begun}
+
+    def _beginning(self, init: Path) -> Adapter:
+        """Read the adapter to begin with; chunks, mode and left context may have been others."""
+        adapter, options = read_adapter(init), self.options
+        old = adapter.interface
+        wanted = Interface.of(self.identity, split=options.split, chunk=old.chunk, mode=old.mode, overlap=old.overlap)
+        adapter.require(options.kind, wanted)
+        if (adapter.rank, adapter.alpha) != (options.rank, options.alpha):
+            raise UsageError(
+                f"--init {init} has rank {adapter.rank} and alpha {adapter.alpha}",
+                f"pass --rank {adapter.rank} --alpha {adapter.alpha}",
+            )
+        return adapter
+
+    def _data(self) -> list[dict[str, Any]]:
+        """List the documents that the weights come from, those of the adapter that they began with too."""
+        own = distill_corpus.facts(self._corpus.train, self._tokenizer)
+        earlier = self._init.record.get("data", []) if self._init else []
+        known = {text["sha256"] for text in own}
+        return own + [text for text in earlier if text["sha256"] not in known]
 
     def _digests(self) -> dict[str, str]:
         found = {"corpus": self._corpus.train, "held_out": self._corpus.held}
@@ -171,13 +202,14 @@ class Distillation:
             steps=options.steps,
             seed=options.seed,
             options=options.to_dict(),
-            data=distill_corpus.facts(self._corpus.train, self._tokenizer),
+            data=self._data(),
             corpus=self._digests()["corpus"],
             held_out={"how": self._corpus.how, "documents": distill_corpus.facts(self._corpus.held, self._tokenizer)},
             metrics={"before": history[0], "after": history[-1]},
             history=history,
             computed={"device": ranks.device.type, "dtype": dtype, "processes": ranks.size},
             versions={name: version(name) for name in LIBRARIES},
+            **({"init": dict(self._init.record) | {"sha256": self._init.digest}} if self._init else {}),
         )
         write_whole(out / RECORD, json.dumps(record, indent=1).encode())
         self.folder.clear()

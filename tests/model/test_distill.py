@@ -60,9 +60,9 @@ def nothing(*args):
     """Hear nothing."""
 
 
-def run(files, corpus, out, held_out=(), **changed):
+def run(files, corpus, out, held_out=(), init=None, **changed):
     options = DistillOptions(**{**SMALL.to_dict(), **changed})
-    return Distillation([corpus], files, out, options, held_out)
+    return Distillation([corpus], files, out, options, held_out, init)
 
 
 # loss
@@ -276,6 +276,24 @@ def test_another_run_in_the_same_directory_is_refused_by_field(files, corpus, tm
     run(files, corpus, tmp_path / "a", steps=1).run(nothing, nothing, nothing)
     with pytest.raises(FingerprintError, match=r"lr 0\.01, not 0\.02; steps 1, not 2"):
         _ = run(files, corpus, tmp_path / "a", steps=2, lr=0.02).done
+
+
+def test_a_run_begins_with_the_weights_of_another_adapter(files, corpus, tmp_path):
+    kept = [corpus / "1.txt"]
+    first = run(files, corpus, tmp_path / "a", kept, steps=4).run(nothing, nothing, nothing)
+    second = run(files, corpus / "0.txt", tmp_path / "b", kept, init=tmp_path / "a", steps=1)
+    record = second.run(nothing, nothing, nothing)
+    ended, began = ({**record["metrics"][when], "step": 0} for record, when in ((first, "after"), (record, "before")))
+    assert began == ended != {**first["metrics"]["before"], "step": 0}
+    assert record["init"]["sha256"] == read_adapter(tmp_path / "a").digest
+    assert record["init"]["steps"] == 4
+    assert [text["name"] for text in record["data"]] == ["0.txt", "2.txt"]  # what either has learned from
+    with pytest.raises(FingerprintError, match="init"):
+        _ = run(files, corpus / "0.txt", tmp_path / "b", kept, steps=1).done
+    with pytest.raises(UsageError, match="rank 2"):
+        run(files, corpus, tmp_path / "c", init=tmp_path / "a", rank=4)
+    with pytest.raises(FingerprintError, match="split 2, not 1"):
+        run(files, corpus, tmp_path / "c", init=tmp_path / "a", split=1)
 
 
 def test_two_processes_do_not_train_into_one_directory(files, corpus, tmp_path):
