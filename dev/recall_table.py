@@ -9,6 +9,8 @@ the examples, E their chunks with evidence. A line on stderr names each example 
 is loaded; the tokenizer is that of the embedded model. Generated cells are kept in the user's cache.
 
 --bare leaves of a document of variable tracking only its haystack: neither solved example nor task sentence.
+--attention 12, with --apart, adds the attention selector over a store of that split; it loads the model, and its window
+bounds how many chunks it can compare.
 --ask prompt asks all that stands after the document, in place of the question's sentence.
 """
 
@@ -17,9 +19,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from subprocess import DEVNULL, run
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +35,7 @@ from comem_cli.evaluate.recall import (
     candidates_of,
     cases_of,
     corpus_of_documents,
+    corpus_of_store,
     make_query,
     recall,
     selector_for,
@@ -41,10 +46,12 @@ from comem_cli.evaluate.tasks.cache import cached_cell
 from comem_cli.evaluate.tasks.registry import make_task
 from comem_cli.evaluate.tasks.ruler_vt import HEAD
 from comem_cli.model import load
+from comem_cli.read.ask import Asker, AskOptions
 from comem_cli.select.encoder import SentenceEncoder, find_encoder
 from comem_cli.select.selector import decode_ids
 from comem_cli.select.terms import term_scheme
 from comem_cli.select.vectors import build_vectors, open_vectors
+from comem_cli.store.reader import StoreReader
 
 TERMS = ("tokens", "folded")
 SELECTORS = ("bm25", "bm25-iterative", "recency", "oracle")
@@ -88,10 +95,41 @@ def bare(example: Example) -> Example:
     return replace(example, documents=(Document(document.name, document.text[start:]),), evidence=spans)
 
 
+def attended(example: Example, files: load.ModelFiles, size: int, split: int, ks: Sequence[int]) -> Found:
+    """Return what the attention selector finds in a store of one example, with chunks of `size` tokens."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        docs, store = Path(folder, "docs"), Path(folder, "store")
+        docs.mkdir()
+        (document,) = example.documents
+        (docs / "text.txt").write_text(document.text, encoding="utf-8", newline="")
+        done = ["ingest", str(docs), "--store", str(store), "--split", str(split), "--chunk", str(size), "-q"]
+        run([sys.executable, "-m", "comem_cli", *done], check=True, stdout=DEVNULL)
+        corpus = corpus_of_store(stack.enter_context(StoreReader(store)))
+        (name,) = corpus.spans
+        spans = tuple(replace(span, document=name) for span in example.evidence)
+        example = replace(example, documents=(Document(name, document.text),), evidence=spans)
+        tokenizer = load.tokenizer(files)
+        (case,) = cases_of([example], corpus, tokenizer)
+        held = sorted(set().union(*(need[0] for need in case.needs)))
+        cases = [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
+        asker = stack.enter_context(Asker(store, lambda: files, AskOptions().checked(), note=str, warn=str))
+        scheme = term_scheme("folded", tokenizer)
+        with candidates_of(corpus, scheme) as candidates:
+            selector = selector_for("attention", cases, max(ks), 4, attention=lambda: asker.attention)
+            return recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)[0]
+
+
 def apart(
-    task: str, examples: Sequence[Example], tokenizer: Any, size: int, schemes: Sequence[str], ks: Sequence[int]
+    task: str,
+    examples: Sequence[Example],
+    files: load.ModelFiles,
+    size: int,
+    schemes: Sequence[str],
+    ks: Sequence[int],
+    split: int | None,
 ) -> None:
-    """Print the table of a task whose every example is a corpus of its own."""
+    """Print the table of a task whose every example is a corpus of its own; split: of `attended`."""
+    tokenizer = load.tokenizer(files)
     found: dict[tuple[str, str], list[Found]] = {}
     chunks, evidence = [], []
     for example in examples:
@@ -101,6 +139,8 @@ def apart(
         cases = [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
         chunks.append(len(corpus.chunks))
         evidence.append(len(held))
+        if split is not None:
+            found.setdefault(("attention", "-"), []).append(attended(example, files, size, split, ks))
         for terms in schemes:
             scheme = term_scheme(terms, tokenizer)
             with candidates_of(corpus, scheme) as candidates:
@@ -137,6 +177,7 @@ def main() -> None:
     parser.add_argument("--selector", action="append", help="of pooled tasks")
     parser.add_argument("--k", type=int, action="append")
     parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--attention", type=int, metavar="SPLIT")
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--ask", choices=("question", "prompt"), default="question")
     given = parser.parse_args()
@@ -154,7 +195,7 @@ def main() -> None:
             found = tuple(map(bare, found))
         if given.apart:
             for size in given.chunk or [512]:
-                apart(task, found, tokenizer, size, schemes, ks)
+                apart(task, found, files, size, schemes, ks, given.attention)
             continue
         documents, examples = pooled(found)
         for size in given.chunk or [512]:
