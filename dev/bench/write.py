@@ -101,7 +101,8 @@ def ingest_once(material: Material, docs: Path, options: WriteOptions, store: Pa
     def nothing(*given: object) -> None:
         pass
 
-    with patch.object(load, "load", lambda files, *picked: material.model):
+    model = material.model  # before `load` is replaced: it is what loads it
+    with patch.object(load, "load", lambda files, *picked: model):
         job = IngestRun(store, material.files, options)
         with job.open() as writer:
             done = job.ingest(writer, [docs], on_plan=nothing, on_event=nothing, on_bytes=nothing, on_load=lambda: None)
