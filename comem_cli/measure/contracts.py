@@ -116,7 +116,7 @@ def decode_error(
     reader = Reader(halves, bos_id)
     rows = halves.lower(_batch(model, chunks))[0]
     lower_cache, upper_cache = halves.lower_cache(), halves.upper_cache()
-    cached = halves.upper(reader.pack(rows, query, lower_cache), upper_cache)
+    cached = halves.upper_last(reader.pack(rows, query, lower_cache), upper_cache)
     text, worst, flips = list(query), 0.0, 0
     for _ in range(new_tokens):
         fresh = halves.upper(reader.pack(rows, text, halves.lower_cache()))

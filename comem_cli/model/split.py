@@ -15,6 +15,7 @@ Only families that the tests prove exact (max |Δlogit| = 0.0 in fp32 at every j
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from typing import Any
@@ -36,7 +37,6 @@ class SplitModel:
     def __init__(self, model: PreTrainedModel, split: int) -> None:
         """Build both views; raise ModelError for an unproved family, UsageError for j outside 0..L."""
         family = family_of(model.config)
-        base = model.base_model
         layers = len(layers_of(model))
         if not 0 <= split <= layers:
             raise UsageError(f"split {split} is outside 0..{layers}", f"pass --split between 0 and {layers}")
@@ -46,12 +46,8 @@ class SplitModel:
         self.width = int(model.config.hidden_size)
         self._family = family
         self._embed: Any = model.get_input_embeddings()
-        self._lower = _view(base, family, 0, split)
-        _stack(self._lower, family)._modules[family.norm] = nn.Identity()
-        self._upper = _share(model)
-        self._upper._modules[model.base_model_prefix] = upper = _view(base, family, split, layers)
-        if split:
-            _take_residuals(_stack(upper, family), family)
+        self._lower = _bare(model, family, 0, split)
+        self._upper = _causal(model, family, split, layers)
 
     @property
     def device(self) -> torch.device:
@@ -113,15 +109,64 @@ class SplitModel:
         positions: (b, t) int64, by default contiguous after the cache; mask: (b, 1, t, t) bool, True attends;
         a dict of them by layer type where the model has sliding layers; or (b, all) int64 as for `lower`.
         """
-        out = self._upper(
-            inputs_embeds=h,
-            cache=cache,
-            use_cache=cache is not None,
-            logits_to_keep=keep,
-            **_placing(self._upper.base_model.config, h, positions, self._for_kernel(mask)),
-        )
+        if not isinstance(keep, torch.Tensor) and keep == 1 < h.shape[1]:
+            # As an index, not as a slice: the head would copy all its weights for a row that is not contiguous.
+            keep = torch.tensor([h.shape[1] - 1], device=self.device)
+        out = _run(self._upper, h, cache, positions, self._for_kernel(mask), logits_to_keep=keep)
         logits: torch.Tensor = out.logits
         return logits
+
+    def upper_last(
+        self,
+        h: torch.Tensor,
+        cache: DynamicCache,
+        *,
+        positions: torch.Tensor | None = None,
+        mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Run residuals as `upper` for the last position alone: h (b, t, d) -> logits (b, 1, vocab).
+
+        The last layer stores the keys and values of every position, and computes all else for the last one, as a step
+        of decoding does. So the logits are those of `upper` but for the rounding of kernels of another shape. A last
+        layer that keeps a state instead of keys runs as in `upper`. The mask has 4 dimensions.
+        """
+        if h.shape[1] == 1 or not self._keeps_keys_last:
+            return self.upper(h, cache, positions=positions, mask=mask)
+        h = self._run_below(h, cache, positions, mask)
+        before, at = (None, None) if positions is None else (positions[:, :-1], positions[:, -1:])
+        _store_keys(self._top, h[:, :-1], cache, before)
+        top = _some_layers(cache, slice(-1, None))
+        row = _last_row(mask, top.get_mask_sizes(1, 0)[0])
+        logits: torch.Tensor = _run(self._top, h[:, -1:], top, at, self._for_kernel(row)).logits
+        return logits
+
+    def upper_keys(self, h: torch.Tensor, cache: DynamicCache) -> None:
+        """Fill the cache of [j:L) as `upper` does, without logits: h (b, t, d)."""
+        if self._keeps_keys_last:
+            _store_keys(self._top, self._run_below(h, cache, None, None), cache, None)
+        elif self.split < self.n_layers:
+            self.upper(h, cache)
+
+    @property
+    def _keeps_keys_last(self) -> bool:
+        return self.split < self.n_layers and not set(layer_types(self.model.config)[-1:]) & RECURRENT
+
+    @functools.cached_property
+    def _below(self) -> Any:
+        """Layers [j:L-1)."""
+        return _bare(self.model, self._family, self.split, self.n_layers - 1)
+
+    @functools.cached_property
+    def _top(self) -> Any:
+        """The last layer, final norm and LM head."""
+        return _causal(self.model, self._family, self.n_layers - 1, self.n_layers)
+
+    def _run_below(self, h: torch.Tensor, cache: DynamicCache, positions: torch.Tensor | None, mask: Any) -> Any:
+        """Run all but the last of the layers [j:L), whose cache `cache` is: (b, t, d) -> (b, t, d)."""
+        if self.split == self.n_layers - 1:
+            return h
+        part = _some_layers(cache, slice(None, -1))
+        return _run(self._below, h, part, positions, self._for_kernel(mask)).last_hidden_state
 
     def _require_positions(self, positions: torch.Tensor | None) -> None:
         """Refuse positions past a table of learned ones."""
@@ -144,6 +189,48 @@ class SplitModel:
             return {kind: self._for_kernel(part) for kind, part in mask.items()}
         lowest = torch.finfo(self.dtype).min
         return torch.zeros(mask.shape, dtype=self.dtype, device=mask.device).masked_fill(~mask, lowest)
+
+
+class _KeysStored(Exception):
+    """Say that an attention layer has stored its keys and values."""
+
+
+class _KeysOnly(DynamicCache):
+    """Store the keys and values of a layer, and end its forward there."""
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        super().update(*args, **kwargs)
+        raise _KeysStored
+
+
+def _store_keys(top: Any, h: torch.Tensor, cache: DynamicCache, positions: torch.Tensor | None) -> None:
+    """Store what the last layer keeps of its input h (b, t, d) in its place in the upper half's cache."""
+    keys = _KeysOnly()
+    keys.layers = cache.layers[-1:]
+    with contextlib.suppress(_KeysStored):
+        _run(top.base_model, h, keys, positions, None)
+
+
+def _some_layers(cache: DynamicCache, which: slice) -> DynamicCache:
+    """Return a cache of some of the layers, which are shared."""
+    part = copy.copy(cache)
+    part.layers = cache.layers[which]
+    return part
+
+
+def _last_row(mask: Any, keys: int) -> Any:
+    """Cut a mask (b, 1, t, t), or a dict of them, to what the last position sees of the last keys: (b, 1, 1, keys)."""
+    if isinstance(mask, dict):
+        return {kind: _last_row(part, keys) for kind, part in mask.items()}
+    return None if mask is None else mask[..., -1:, -keys:]
+
+
+def _run(
+    half: Any, h: torch.Tensor, cache: DynamicCache | None, positions: torch.Tensor | None, mask: Any, **more: Any
+) -> Any:
+    """Run a view over residuals h (b, t, d); returns Transformers' output."""
+    placed = _placing(half.base_model.config, h, positions, mask)
+    return half(inputs_embeds=h, cache=cache, use_cache=cache is not None, **placed, **more)
 
 
 def _share(module: nn.Module) -> Any:
@@ -196,6 +283,20 @@ def _placing(config: Any, rows: torch.Tensor, positions: torch.Tensor | None, ma
     return {"position_ids": positions, "attention_mask": mask}
 
 
+def _bare(model: PreTrainedModel, family: Family, first: int, last: int) -> Any:
+    """Return the base model with layers [first:last) and no final norm."""
+    view = _view(model.base_model, family, first, last)
+    _stack(view, family)._modules[family.norm] = nn.Identity()
+    return view
+
+
+def _causal(model: PreTrainedModel, family: Family, first: int, last: int) -> Any:
+    """Return the causal model with layers [first:last), final norm and LM head."""
+    view = _share(model)
+    view._modules[model.base_model_prefix] = _view(model.base_model, family, first, last)
+    return view
+
+
 def _view(base: Any, family: Family, first: int, last: int) -> Any:
     """Copy a base model that holds layers [first:last) only, sharing every weight."""
     config = copy.deepcopy(base.config)
@@ -211,6 +312,8 @@ def _view(base: Any, family: Family, first: int, last: int) -> Any:
         view._modules[family.stack] = stack
     layers = getattr(stack, family.layers)[first:last]
     stack._modules[family.layers] = nn.ModuleList([_reindex(layer, first) for layer in layers])
+    if first:
+        _take_residuals(stack, family)
     return view
 
 

@@ -29,7 +29,7 @@ def attention_masses(reader: Reader, rows: torch.Tensor, query: Sequence[int], l
     if measurable:
         pack = reader.pack(rows, query, split.lower_cache())
         with _question_weights(implementation, len(query)) as collected:
-            reader.read(pack, len(query), split.upper_cache())
+            split.upper(pack, split.upper_cache())  # every row of every layer, which `read` leaves out of the last
         if split.split == split.n_layers:  # no attention is left above it
             return [0.0] * len(lengths)
         measurable = bool(collected)

@@ -204,7 +204,7 @@ class Reader:
         """Read [BOS; rows], rows (n, d), alone: what `start_after` goes on from."""
         pack = self._with_sink(rows)
         cache = reserve(self.split.upper_cache(), pack.shape[1])
-        self.split.upper(pack, cache, keep=self._tensor([0])[0])
+        self.split.upper_keys(pack, cache)
         return Kept(cache, pack.shape[1])
 
     @torch.inference_mode()
@@ -219,7 +219,7 @@ class Reader:
         lower_cache, upper_cache = reserve(self.split.lower_cache(), more), fork(kept.cache, kept.tokens + more)
         h = self.split.lower(self._tensor(query), lower_cache)
         timing = {"query_write": clock.lap()}
-        logits = self.split.upper(h, upper_cache, keep=self._tensor([len(query) - 1])[0])
+        logits = self.split.upper(h, upper_cache)
         draw = Sampler(sampling)
         token = draw(logits)
         timing["read"] = clock.lap()
@@ -258,9 +258,7 @@ class Reader:
             mask = {kind: part.to(split.device) for kind, part in mask.items()}
         elif mask is not None:
             mask = mask.to(split.device)
-        # As an index, not as a slice: the head would copy all its weights for a row that is not contiguous.
-        last = torch.tensor([pack.shape[1] - 1], device=split.device)
-        logits = split.upper(pack, cache, positions=positions, mask=mask, keep=last)
+        logits = split.upper_last(pack, cache, positions=positions, mask=mask)
         return logits, None if positions is None else positions[:, -1:]
 
     def pack(self, rows: torch.Tensor, query: Sequence[int], lower_cache: DynamicCache) -> torch.Tensor:

@@ -14,7 +14,15 @@ from comem_cli.errors import ModelError, UsageError
 from comem_cli.measure import contracts
 from comem_cli.model import lora
 from comem_cli.model.distill_read import read_packs, read_parts
-from comem_cli.model.families import ATTENTION, FAMILIES, PROVED_FAMILIES, REFUSED, is_recurrent, layer_types
+from comem_cli.model.families import (
+    ATTENTION,
+    FAMILIES,
+    PROVED_FAMILIES,
+    RECURRENT,
+    REFUSED,
+    is_recurrent,
+    layer_types,
+)
 from comem_cli.model.flops import lower_flops
 from comem_cli.model.load import identity, load, resolve
 from comem_cli.model.shapes import batch_shapes
@@ -85,6 +93,35 @@ def test_the_lower_half_gives_the_stock_hidden_states(model):
             assert torch.equal(SplitModel(model, split).lower(batch), stock[split])
         last = SplitModel(model, LAYERS).lower(batch)  # Transformers reports it after the final norm
         assert torch.equal(final_norm_of(model)(last), stock[LAYERS])
+
+
+@torch.inference_mode()
+def test_a_read_runs_the_last_layer_for_one_row_and_gives_the_stock_logits_and_keys(model):
+    batch, rows = torch.tensor([IDS]), []
+    stock = model(batch, use_cache=False).logits[:, -1:]
+    hook = layers_of(model)[-1].register_forward_hook(lambda _, __, out: rows.append(_rows_of(out)))
+    for j in range(LAYERS + 1):
+        split = SplitModel(model, j)
+        h, *caches = split.lower(batch), split.upper_cache(), split.upper_cache(), split.upper_cache()
+        rows.clear()
+        found = split.upper_last(h, caches[0])
+        keeps_state = bool(RECURRENT & set(layer_types(model.config)[-1:]))
+        assert rows == ([] if j == LAYERS else [len(IDS)] if keeps_state else [1])
+        split.upper_keys(h, caches[1])
+        split.upper(h, caches[2])
+        assert (found - stock).abs().max() <= 1e-5 * stock.abs().max().clamp(min=1)
+        for last, keys, whole in zip(*(cache.layers for cache in caches), strict=True):
+            if hasattr(whole, "keys"):  # else it keeps a state
+                assert last.get_seq_length() == keys.get_seq_length() == whole.get_seq_length() == len(IDS)
+                assert torch.equal(keys.keys, whole.keys)
+                assert torch.equal(keys.values, whole.values)
+                assert (last.keys - whole.keys).abs().max() <= 1e-5
+                assert (last.values - whole.values).abs().max() <= 1e-5
+    hook.remove()
+
+
+def _rows_of(out) -> int:
+    return (out[0] if isinstance(out, tuple) else out).shape[1]
 
 
 def test_replay_equals_stock_generate_and_the_oracle_equals_replay(model):
