@@ -18,6 +18,7 @@ from comem_cli.errors import UsageError
 from comem_cli.model.adapter import Adapter
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.split import SplitModel
+from comem_cli.read.buffer import RowBuffer
 from comem_cli.read.cache import PackCache
 from comem_cli.read.evidence import Evidence
 from comem_cli.read.generate import Clock, Generation, Lane, Reader, Sampling, Started
@@ -85,7 +86,7 @@ class Session:
             "replay": Reader(SplitModel(read if replay_adapter else model, 0), identity.bos_id),
         }
         self._packs = PackCache(pack_cache) if pack_cache else None
-        self._buffer = torch.empty(0, store.width, dtype=torch.bfloat16)
+        self._buffer = RowBuffer(store.width, self._readers["comem"].split.device)
 
     def answer(
         self,
@@ -205,11 +206,7 @@ class Session:
             ids = np.frombuffer(b"".join(chunk.ids for chunk in evidence.pack), dtype="<u4")
             with torch.inference_mode():
                 return reader.rows_from_ids(ids.tolist())
-        if self._buffer.shape[0] < evidence.tokens:
-            self._buffer = torch.zeros(evidence.tokens, self._store.width, dtype=torch.bfloat16)
-        rows = self._buffer[: evidence.tokens]
-        self._store.fetch_rows(evidence.pack, _memory(rows))
-        return rows
+        return self._buffer.fill(evidence.tokens, lambda out: self._store.fetch_rows(evidence.pack, out))
 
 
 def _answer(arm: str, stream: TextStream, evidence: Evidence, done: Generation) -> Answer:
@@ -231,9 +228,3 @@ def _adapted(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
     from comem_cli.model.lora import adapted  # brings peft, which a store without an adapter needs not
 
     return adapted(model, adapter)
-
-
-def _memory(rows: torch.Tensor) -> memoryview:
-    """Return the bytes of a CPU tensor, (n, d) bf16, without a copy."""
-    numbers: Any = rows.view(torch.uint16).numpy()
-    return memoryview(numbers)
