@@ -105,6 +105,15 @@ def test_relative_errors_are_norms_of_differences_and_zero_for_a_zero_row():
     assert wanted[3] == 0 < wanted[4] < 0.02
 
 
+def test_a_record_of_a_channel_that_no_row_has_is_refused_by_its_number():
+    records = bytearray(int8.quantise(drawn(9, WIDTH).tobytes(), LAYOUT))
+    struct.pack_into("<H", records, 6 * LAYOUT.row_bytes + 4 + 2 * 3, WIDTH)
+    with pytest.raises(int8.NoRecordError, match="no row has") as caught:
+        turned_back(bytes(records), 9)
+    assert caught.value.row == 6
+    assert turned_back(b"", 0).shape == (0, WIDTH)
+
+
 @pytest.mark.parametrize("odd", [0x7F80, 0xFF80, 0x7FC0], ids=["inf", "-inf", "nan"])
 def test_what_is_not_finite_is_refused(odd):
     bits = drawn(4, WIDTH)
