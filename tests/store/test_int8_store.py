@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,20 @@ def test_a_chunk_that_is_read_in_several_parts_is_the_same(store, monkeypatch):
     whole = residuals(path)
     monkeypatch.setattr("comem_cli.store.fetch._READ_BYTES", 1)  # a block at once
     assert residuals(path) == whole and len(whole) == len(chunks)
+
+
+def test_a_record_that_is_none_names_its_chunk_although_its_checksum_is_right(tmp_path):
+    good, bad, path = record(1), record(2, 5), tmp_path / "s"
+    rows = bytearray(bad.residual)
+    struct.pack_into("<H", rows, 4 * LAYOUT.row_bytes + 4, D)  # the first outlier of the last row
+    with StoreWriter.create_or_open(path, fingerprint(**FIELDS), D, RECORDED) as writer:
+        put(writer, "a", [good, replace(bad, residual=bytes(rows)), record(3)])
+        writer.commit()
+    with StoreReader(path) as reader:
+        out = memoryview(bytearray(200 * D * 2))
+        with pytest.raises(CorruptStoreError, match=f"chunk {bad.key}: .*int8 record"):
+            reader.fetch(reader.chunk_ids_in_order(), out)
+        assert reader.fetch([], out) == []
 
 
 def test_any_flipped_bit_is_detected_and_a_whole_store_has_no_findings(store):

@@ -46,7 +46,7 @@ def test_short_reads_and_many_buffers_are_completed(store, monkeypatch):
     real = os.preadv
     monkeypatch.setattr(fetch, "_MAX_BLOCKS", 1)
     monkeypatch.setattr(fetch, "MAX_OPEN_SHARDS", 1)
-    monkeypatch.setattr(os, "preadv", lambda fd, views, offset: real(fd, [views[0][:7]], offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, views, offset, flags=0: real(fd, [views[0][:7]], offset))
     assert contents(store)["/src", "b"] == expected([sample(2), sample(12, 40)])
 
 
