@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-TOKENS_PER_BATCH = {"cpu": 2048, "mps": 8192, "cuda": 32768}
+TOKENS_PER_BATCH = {"cpu": 512, "mps": 8192, "cuda": 32768}
+_TAIL_SHARE = 4  # batches of tails hold so much less: there is one to fill up for each length, in every ingest
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,20 @@ class Pending:
 def batch_shapes(chunk: int, left: int, tokens_per_batch: int, *, routed: bool = False) -> tuple[Shape, ...]:
     """Choose the shapes for chunks of up to `chunk` tokens after up to `left` context tokens.
 
-    Lengths are eighths, quarters, halves and three quarters of the longest sequence, so that short files cost little,
-    and a whole chunk without context, which begins every document. A batch holds about `tokens_per_batch` tokens. A
-    sparse-MoE model (`routed`) runs one chunk a batch: its expert GEMMs are shaped by the tokens routed to each expert,
-    so a neighbour could change the rounding.
+    Lengths are the eighths of the longest sequence, so that short files and the tails of long ones cost little, and a
+    whole chunk without context, which begins every document. A batch of whole chunks holds about `tokens_per_batch`
+    tokens, one of tails a quarter of that: what is filled up with padding at the end of a Write is work for nothing.
+    A sparse-MoE model (`routed`) runs one chunk a batch: its expert GEMMs are shaped by the tokens routed to each
+    expert, so a neighbour could change the rounding.
     """
     longest = chunk + left
-    lengths = sorted({-(-longest * part // 8) for part in (1, 2, 4, 6, 8)} | {chunk})
-    return tuple(Shape(1 if routed else max(1, round(tokens_per_batch / n)), n) for n in lengths)
+    lengths = sorted({-(-longest * part // 8) for part in range(1, 9)} | {chunk})
+
+    def batch(length: int) -> int:
+        tokens = tokens_per_batch if length in (chunk, longest) else tokens_per_batch // _TAIL_SHARE
+        return 1 if routed else max(1, round(tokens / length))
+
+    return tuple(Shape(batch(length), length) for length in lengths)
 
 
 def shapes_to_json(shapes: Sequence[Shape]) -> str:
