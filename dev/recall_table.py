@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from subprocess import DEVNULL, run
@@ -47,8 +48,9 @@ from comem_cli.evaluate.tasks.registry import make_task
 from comem_cli.evaluate.tasks.ruler_vt import HEAD
 from comem_cli.model import load
 from comem_cli.read.ask import Asker, AskOptions
+from comem_cli.select.choose import HOP
 from comem_cli.select.encoder import SentenceEncoder, find_encoder
-from comem_cli.select.selector import decode_ids
+from comem_cli.select.selector import Selector, decode_ids
 from comem_cli.select.terms import term_scheme
 from comem_cli.select.vectors import build_vectors, open_vectors
 from comem_cli.store.reader import StoreReader
@@ -115,8 +117,11 @@ def attended(example: Example, files: load.ModelFiles, size: int, split: int, ks
         asker = stack.enter_context(Asker(store, lambda: files, AskOptions().checked(), note=str, warn=str))
         scheme = term_scheme("folded", tokenizer)
         with candidates_of(corpus, scheme) as candidates:
-            selector = selector_for("attention", cases, max(ks), 4, attention=lambda: asker.attention)
-            return recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)[0]
+
+            def make(most: int) -> Selector:
+                return selector_for("attention", cases, most, HOP, attention=lambda: asker.attention)
+
+            return recall(cases, make, candidates, make_query(scheme, tokenizer), ks)[0]
 
 
 def apart(
@@ -145,8 +150,8 @@ def apart(
             scheme = term_scheme(terms, tokenizer)
             with candidates_of(corpus, scheme) as candidates:
                 for name in APART:
-                    selector = selector_for(name, cases, max(ks), 4)
-                    (got,) = recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)
+                    make = partial(selector_for, name, cases, hop=HOP)
+                    (got,) = recall(cases, make, candidates, make_query(scheme, tokenizer), ks)
                     found.setdefault((name, terms), []).append(got)
                     if TOLD in ks and got.shares[ks.index(TOLD)] < min(1.0, TOLD / len(held)):
                         print(example.id, name, terms, got.shares, file=sys.stderr, flush=True)

@@ -28,8 +28,10 @@ def ask(
         list[str], typer.Argument(metavar="[STORE] QUESTION", help="STORE may be left out where ./stores holds one.")
     ],
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
-    hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
+    hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
+    ] = None,
     selector: Annotated[str, typer.Option(help="bm25(-iterative), hybrid, dense, attention, recency.")] = _SELECTOR,
     terms: Terms = None,
     budget: Annotated[int | None, typer.Option(help="Most tokens of all chunks, beside --top-k.")] = None,

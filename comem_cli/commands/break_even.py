@@ -27,8 +27,10 @@ def break_even(
     cases: Annotated[Path | None, typer.Option(metavar="FILE", help='JSONL of {"question": ...} to time.')] = None,
     samples: Annotated[int, typer.Option(help="Without --cases: questions made of spans of stored chunks.")] = 2,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
-    hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
+    hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of made questions, of the order of runs and of resampling.")] = 0,
     model: options.Model = None,
     device: options.Device = "auto",

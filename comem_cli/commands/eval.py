@@ -35,8 +35,10 @@ def evaluate(
     report: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Write a report: .md, .tsv, .svg.")] = None,
     chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 512,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
-    hop: Annotated[int, typer.Option(help="Chunks to add a round.")] = 4,
-    rounds: Annotated[int | None, typer.Option(help="Most rounds of selection. Default: until top-k is full.")] = None,
+    hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
+    ] = None,
     selector: Annotated[str, typer.Option(help="bm25-iterative, bm25 or recency.")] = "bm25-iterative",
     terms: Annotated[str, typer.Option(help="folded words, or tokens as in the paper.")] = "folded",
     max_new_tokens: Annotated[int | None, typer.Option(help="Instead of what the benchmark says.")] = None,

@@ -29,7 +29,7 @@ def recall(
     ] = None,
     terms: Annotated[list[str] | None, typer.Option(help="folded or tokens; repeatable. Default: both.")] = None,
     k: Annotated[str, typer.Option(help="Chunks that are looked at, with commas between.")] = "4,8,12,16,24",
-    hop: Annotated[int, typer.Option(help="Chunks a round of bm25-iterative.")] = 4,
+    hop: Annotated[int, typer.Option(help="Chunks a later round of bm25-iterative adds.")] = 3,
     model: options.Model = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",

@@ -2,12 +2,12 @@
 
     corpus = corpus_of_documents(...) | corpus_of_store(...)
     with candidates_of(corpus, scheme) as candidates:
-        found = recall(cases, selector, candidates, query, ks=(4, 12))
+        found = recall(cases, make, candidates, query, ks=(4, 12))
 
 A case names what it needs; a need is met where the first k chunks hold every chunk of one of its alternatives. A span
 of a document needs all chunks that it touches; an answer needs one chunk that holds it. recall@k of a case is the share
 of its needs that are met, all@k tells whether every one is. The first k of one long selection stand for a selection of
-k: that holds for every selector here, as ties are settled by document order and a later round takes nothing back.
+k, as ties are settled by document order; only iterative BM25, whose first round grows with k, is asked for each k.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from comem_cli.corpus.extract import Extracted
 from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.evaluate.task import Document, Example
 from comem_cli.select.attention import Scorer
+from comem_cli.select.bm25 import IterativeBm25
 from comem_cli.select.choose import SELECTORS, SelectorChoice
 from comem_cli.select.dense import VectorSearch
 from comem_cli.select.index import open_index
@@ -157,7 +158,7 @@ def selector_for(
     vectors: Callable[[], VectorSearch] | None = None,
     attention: Callable[[], tuple[Scorer, int]] | None = None,
 ) -> Selector:
-    """Build a selector of `NAMES` that lists `most` chunks; iterative rounds go on until it has them.
+    """Build a selector of `NAMES` that lists `most` chunks.
 
     attention: gives what scores chunks, and how many at once. Raises: UsageError (2) for another name, or one that
     needs what is not given; what `vectors` and `attention` raise.
@@ -174,17 +175,32 @@ def selector_for(
 
 
 def recall(
-    cases: Sequence[Case], selector: Selector, candidates: Candidates, query: Callable[[str], Query], ks: Sequence[int]
+    cases: Sequence[Case],
+    make: Callable[[int], Selector],
+    candidates: Candidates,
+    query: Callable[[str], Query],
+    ks: Sequence[int],
 ) -> list[Found]:
-    """Select once a case and return its share of needs at each k. A selection without evidence finds nothing."""
+    """Return each case's share of needs at each k. A selection without evidence finds nothing.
+
+    make: builds the selector of so many chunks. Fewer are the first of more, but where rounds share out `top_k`.
+    """
+    widest = make(max(ks))
+    shared = isinstance(widest, IterativeBm25)
     found = []
     for case in cases:
-        try:
-            chosen = [choice.chunk_id for choice in selector.select(query(case.question), candidates)]
-        except NoEvidenceError:
-            chosen = []
-        found.append(Found(tuple(_share(case, frozenset(chosen[:k])) for k in ks)))
+        asked = query(case.question)
+        most = [] if shared else _chosen(widest, asked, candidates)
+        chosen = [_chosen(make(k), asked, candidates) if shared else most[:k] for k in ks]
+        found.append(Found(tuple(_share(case, frozenset(one)) for one in chosen)))
     return found
+
+
+def _chosen(selector: Selector, query: Query, candidates: Candidates) -> list[int]:
+    try:
+        return [choice.chunk_id for choice in selector.select(query, candidates)]
+    except NoEvidenceError:
+        return []
 
 
 def make_query(scheme: TermScheme, tokenizer: tokenizers.Tokenizer) -> Callable[[str], Query]:

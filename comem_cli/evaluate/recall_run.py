@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from comem_cli.evaluate.recall import (
 )
 from comem_cli.measure.inference import Estimate, mean_interval
 from comem_cli.select.attention import Scorer
+from comem_cli.select.choose import HOP
 from comem_cli.select.dense import VectorSearch
 from comem_cli.select.terms import term_scheme
 
@@ -56,7 +58,7 @@ def recall_rows(
     selectors: Sequence[str],
     terms: Sequence[str],
     ks: Sequence[int],
-    hop: int = 4,
+    hop: int = HOP,
     vectors: Callable[[], VectorSearch] | None = None,
     attention: Callable[[], tuple[Scorer, int]] | None = None,
 ) -> list[RecallRow]:
@@ -76,8 +78,13 @@ def recall_rows(
         with candidates_of(corpus, scheme) as candidates:
             for name in dict.fromkeys(selectors):
                 if name in LEXICAL or number == 0:
-                    selector = selector_for(name, cases, max(ks), hop, vectors, attention)
-                    found = recall(cases, selector, candidates, make_query(scheme, tokenizer), ks)
+                    found = recall(
+                        cases,
+                        partial(selector_for, name, cases, hop=hop, vectors=vectors, attention=attention),
+                        candidates,
+                        make_query(scheme, tokenizer),
+                        ks,
+                    )
                     rows += rows_of(name, scheme_name if name in LEXICAL else "-", found, ks)
     return rows
 

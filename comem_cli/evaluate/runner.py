@@ -24,7 +24,7 @@ from comem_cli.evaluate.workspace import Workspace
 from comem_cli.model import load
 from comem_cli.model.device import pick
 from comem_cli.read.evidence import Evidence, room_for_pack
-from comem_cli.select.choose import DEFAULT_SELECTOR, SelectorChoice
+from comem_cli.select.choose import DEFAULT_SELECTOR, HOP, SelectorChoice
 from comem_cli.select.selector import Selector
 from comem_cli.select.terms import DEFAULT_TERMS, IDENTITIES
 from comem_cli.store.setup import CHUNK
@@ -41,7 +41,7 @@ class RunOptions:
 
     chunk: int = CHUNK
     top_k: int = 12
-    hop: int = 4
+    hop: int = HOP
     rounds: int | None = None
     selector: str = DEFAULT_SELECTOR
     terms: str = DEFAULT_TERMS

@@ -15,6 +15,7 @@ from comem_cli.measure.statistics import CONFIDENCE, RESAMPLES
 from comem_cli.measure.timing import BOTH, BOUNDARIES, Question, Run, interleave
 from comem_cli.model import load
 from comem_cli.read.ask import Asker, AskOptions
+from comem_cli.select.choose import HOP
 from comem_cli.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class BreakEvenOptions:
     cases: Path | None = None
     samples: int = 2
     top_k: int = 12
-    hop: int = 4
+    hop: int = HOP
     rounds: int | None = None  # as many as top_k needs
     seed: int = 0
     device: str = "auto"

@@ -24,7 +24,8 @@ from comem_cli.model.split import SplitModel
 from comem_cli.read.evidence import Evidence
 from comem_cli.read.generate import Sampling
 from comem_cli.read.session import Session
-from comem_cli.select.bm25 import K1, B, IterativeBm25
+from comem_cli.select.bm25 import K1, B
+from comem_cli.select.choose import SelectorChoice
 from comem_cli.select.index import Bm25Index, open_index
 from comem_cli.select.index_write import build_index
 from comem_cli.select.selector import Candidates, Query, ScoredIndex, Selected, decode_ids
@@ -209,7 +210,8 @@ def selections(
         return scheme.query_terms(decode_ids(reader.token_ids(chunk_id)))
 
     candidates = Candidates(index, terms, rank.__getitem__, order, asked, scheme.common)
-    return [IterativeBm25().select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
+    selector = SelectorChoice().build()
+    return [selector.select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
 
 
 @contextmanager

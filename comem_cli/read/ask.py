@@ -18,7 +18,7 @@ from comem_cli.read.evidence import Evidence, EvidenceFinder, Extent, Source, ro
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, question_object, render
 from comem_cli.select.attention import Scorer
-from comem_cli.select.choose import DEFAULT_SELECTOR, WITH_VECTORS, SelectorChoice
+from comem_cli.select.choose import DEFAULT_SELECTOR, HOP, WITH_VECTORS, SelectorChoice
 from comem_cli.select.selector import Selector
 from comem_cli.select.store_index import index_path
 from comem_cli.select.terms import IDENTITIES
@@ -45,7 +45,7 @@ class AskOptions:
     """Hold what the user asked for; `stop` None means the defaults that go with the default template."""
 
     top_k: int = 12
-    hop: int = 4
+    hop: int = HOP
     rounds: int | None = None  # as many as top_k needs
     arm: str = "comem"
     max_new_tokens: int = 64

@@ -19,7 +19,7 @@ from comem_cli.errors import NoEvidenceError, UsageError
 from comem_cli.model import load
 from comem_cli.read.evidence import Evidence, EvidenceFinder, room_for_pack
 from comem_cli.read.text import STOP, TEMPLATE, TextStream, question_object, render
-from comem_cli.select.bm25 import IterativeBm25
+from comem_cli.select.choose import SelectorChoice
 from comem_cli.store.fingerprint import chunk_key
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.rewrite_run import RewriteRun
@@ -133,7 +133,7 @@ class Comparison:
         self._max_new_tokens = max_new_tokens
         self._arms: _Arms | None = None
         self._tokenizer = load.tokenizer(run.setup.files)
-        selector = IterativeBm25(top_k=top_k)
+        selector = SelectorChoice(top_k=top_k).build()
         with ExitStack() as stack:
             self._reader = stack.enter_context(StoreReader(run.store))
             self._finder = stack.enter_context(EvidenceFinder(self._reader, self._tokenizer, selector))

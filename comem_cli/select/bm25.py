@@ -55,18 +55,21 @@ class IterativeBm25:
     A round does not ask for terms that more than `candidates.common` of the chunks hold, unless it finds nothing
     without them: what shares only "the" with the question shall not take the place of what a later round finds.
     `top_k` caps the whole; rounds: None goes on until it is full. It ends early when a round adds nothing.
+    first: chunks of round 1; None: `hop`, as in the paper.
     """
 
     top_k: int = 12
     hop: int = 4
     rounds: int | None = None
+    first: int | None = None
     k1: float = K1
     b: float = B
 
     def __post_init__(self) -> None:
         require_positive(top_k=self.top_k, hop=self.hop)
-        if self.rounds is not None:
-            require_positive(rounds=self.rounds)
+        for name in ("rounds", "first"):
+            if getattr(self, name) is not None:
+                require_positive(**{name: getattr(self, name)})
         _require_weights(self.k1, self.b)
 
     def select(self, query: Query, candidates: Candidates) -> tuple[Selected, ...]:
@@ -78,7 +81,7 @@ class IterativeBm25:
         taken: set[int] = set()
         hits: list[Hit] = []
         for number in range(1, (self.rounds or self.top_k) + 1):
-            room = min(self.hop, self.top_k - len(selected))
+            room = min(self.first or self.hop if number == 1 else self.hop, self.top_k - len(selected))
             if not room:
                 break
             terms = query.terms if number == 1 else candidates.query_terms(hit.chunk_id for hit in hits)

@@ -17,6 +17,7 @@ from comem_cli.select.recency import Recency
 from comem_cli.select.selector import Selector
 
 DEFAULT_SELECTOR = "bm25-iterative"
+HOP = 3  # of 12: dev/LOG.md has what other shares found
 SELECTORS = ("bm25-iterative", "bm25", "hybrid", "dense", "attention", "recency")
 WITH_VECTORS = ("dense", "hybrid")
 
@@ -25,12 +26,13 @@ WITH_VECTORS = ("dense", "hybrid")
 class SelectorChoice:
     """Hold what the user chose; hop and rounds count for `bm25-iterative` only.
 
-    rounds: None goes on until top_k are found; with the paper's 12 and 4 that is 3, but for a short first round.
+    rounds: None gives the question all places but one hop's, and goes on in rounds of `hop` until top_k are found; a
+    number gives every round `hop` places: 4 and 3 are the paper's rule.
     """
 
     name: str = DEFAULT_SELECTOR
     top_k: int = 12
-    hop: int = 4
+    hop: int = HOP
     rounds: int | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +51,8 @@ class SelectorChoice:
         Raises: what `vectors` raises; UsageError (2) where this place has none of what the selector needs.
         """
         if self.name == "bm25-iterative":
-            return IterativeBm25(self.top_k, self.hop, self.rounds)
+            first = None if self.rounds else max(self.hop, self.top_k - self.hop)
+            return IterativeBm25(self.top_k, self.hop, self.rounds, first)
         if self.name == "bm25":
             return Bm25(self.top_k)
         if self.name == "recency":

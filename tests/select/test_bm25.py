@@ -70,13 +70,18 @@ def test_top_k_caps_the_last_round() -> None:
     assert [s.round for s in found] == [1] * 4 + [2] * 2
 
 
-@pytest.mark.parametrize(("top_k", "hop", "rounds"), [(12, 4, 3), (24, 4, 6), (13, 4, 4), (3, 4, 1), (5, 1, 5)])
-def test_rounds_follow_top_k_unless_they_are_given(top_k: int, hop: int, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("top_k", "hop", "shares"),
+    [(12, 3, [9, 3]), (12, 4, [8, 4]), (24, 5, [19, 5]), (3, 4, [3]), (5, 3, [3, 2]), (1, 3, [1])],
+)
+def test_the_question_gets_all_places_but_one_hop_unless_rounds_are_given(
+    top_k: int, hop: int, shares: list[int]
+) -> None:
     chunks = {i: [1, i] for i in range(10, 60)}
     found = SelectorChoice(top_k=top_k, hop=hop).build().select(ask([1]), candidates(chunks))
-    assert (len(found), found[-1].round) == (top_k, rounds)
-    given = SelectorChoice(top_k=top_k, hop=hop, rounds=1).build().select(ask([1]), candidates(chunks))
-    assert len(given) == min(hop, top_k)
+    assert [s.round for s in found] == [number for number, share in enumerate(shares, 1) for _ in range(share)]
+    paper = SelectorChoice(top_k=top_k, hop=hop, rounds=2).build().select(ask([1]), candidates(chunks))
+    assert [s.round for s in paper] == ([1] * hop + [2] * hop)[:top_k]
 
 
 def test_common_terms_take_no_place_of_a_round_while_rarer_ones_find_something() -> None:
@@ -127,7 +132,7 @@ def test_no_hit_in_round_one_is_no_evidence(selector: Bm25 | IterativeBm25, ques
     assert "comem" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["top_k", "hop", "rounds"])
+@pytest.mark.parametrize("name", ["top_k", "hop", "rounds", "first"])
 def test_counts_below_one_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         IterativeBm25(**{name: 0})
