@@ -1,5 +1,6 @@
 """Ingest: files -> text -> token chunks -> residuals -> the store, bounded in memory and resumable at any moment.
 
+The next files are read and tokenised in a thread beside the forward; all else, the store above all, stays in this one.
 A chunk whose key the store holds already (unchanged text, a duplicate, or work of an interrupted run) is not written
 again. A document becomes visible when all its chunks are durable. Running the same command again after a crash goes on
 from the last commit.
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from comem_cli.corpus.chunk import chunk
+from comem_cli.corpus.ahead import in_order
+from comem_cli.corpus.chunk import Chunk, chunk
 from comem_cli.corpus.extract import extract
 from comem_cli.corpus.walk import Skip, SourceFile
 from comem_cli.model.modes import ChunkWriter, WriteMode
@@ -45,6 +48,14 @@ class Summary:
         return [skip for skip in self.skips if skip.failed]
 
 
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Hold what a file gives: its facts (size, mtime_ns, sha256, encoding, kind) and its chunks."""
+
+    facts: tuple[int, int, str, str, str]
+    chunks: list[Chunk]
+
+
 class Ingest:
     """Run one plan against an open store writer.
 
@@ -65,6 +76,7 @@ class Ingest:
     ) -> None:
         self._writer = writer
         self._tokenizer = tokenizer
+        self._chunk = writer.fingerprint.chunk
         self._queue = WriteQueue(writer, writer.fingerprint, mode, make_writer, on_event=on_event, device=device)
         self._on_event, self._on_bytes = on_event, on_bytes
         self._summary = Summary()
@@ -76,10 +88,11 @@ class Ingest:
         summary.unchanged = plan.unchanged
         for skip in plan.skips:
             self._skip(skip)
-        for source in plan.changed:
-            self._file(source, plan)
-            self._on_bytes(source.size)
-            queue.commit_if_due()
+        with closing(in_order(plan.changed, self._read)) as files:
+            for source, read in files:
+                self._take(source, read(), plan)
+                self._on_bytes(source.size)
+                queue.commit_if_due()
         queue.flush()
         gone = [*(row.id for row in plan.gone), *self._emptied]
         plan.require_consent(len(gone))
@@ -91,24 +104,29 @@ class Ingest:
         summary.written_chunks, summary.written_tokens = queue.chunks, queue.tokens
         return summary
 
-    def _file(self, source: SourceFile, plan: Plan) -> None:
+    def _read(self, source: SourceFile) -> _Document | Skip:
+        """Read and tokenise a file; runs beside everything else and touches nothing of it."""
+        got = extract(source)
+        if isinstance(got, Skip):
+            return got
+        chunks = chunk(got, self._tokenizer, self._chunk)
+        return _Document((got.size, got.mtime_ns, got.sha256, got.encoding, got.kind), chunks)
+
+    def _take(self, source: SourceFile, found: _Document | Skip, plan: Plan) -> None:
         known = plan.known.get(os.fsencode(source.absolute))
-        extracted = extract(source)
-        if isinstance(extracted, Skip):
-            self._skip(extracted)
-            if known is not None and not extracted.failed:  # it turned binary or empty: the old text is gone
+        if isinstance(found, Skip):
+            self._skip(found)
+            if known is not None and not found.failed:  # it turned binary or empty: the old text is gone
                 self._emptied.append(known.id)
             return
-        chunks = chunk(extracted, self._tokenizer, self._writer.fingerprint.chunk)
-        keys = self._queue.add([c.ids for c in chunks])
+        keys = self._queue.add([c.ids for c in found.chunks])
         root_id = known.root_id if known else self._writer.add_root(source.root)
         path: str | bytes = known.path if known else source.path
-        places = [Placement(key, *c.bytes, *c.lines) for key, c in zip(keys, chunks, strict=True)]
-        facts = (extracted.size, extracted.mtime_ns, extracted.sha256, extracted.encoding, extracted.kind)
-        self._writer.put_document(root_id, path, *facts, places)
+        places = [Placement(key, *c.bytes, *c.lines) for key, c in zip(keys, found.chunks, strict=True)]
+        self._writer.put_document(root_id, path, *found.facts, places)
         self._summary.files += 1
-        self._summary.chunks += len(chunks)
-        self._summary.tokens += sum(c.n_tokens for c in chunks)
+        self._summary.chunks += len(found.chunks)
+        self._summary.tokens += sum(c.n_tokens for c in found.chunks)
 
     def _skip(self, skip: Skip) -> None:
         self._summary.skips.append(skip)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import sqlite3
+import threading
+import time
 
 import pytest
 import torch
 from samples import contents
 
+from comem_cli.corpus import ahead
 from comem_cli.model import load
 from comem_cli.model.split import SplitModel
+from comem_cli.store import ingest as ingest_module
 from comem_cli.store import write_queue
 from comem_cli.store.reader import StoreReader
 from comem_cli.store.run import IngestRun
@@ -145,3 +152,140 @@ def test_a_store_of_split_zero_needs_no_model(tmp_path, files, sources, monkeypa
     with StoreReader(tmp_path / "s") as reader:
         [row] = reader.ledger()
     assert (row.kind, row.device, row.forward_ms) == ("write:chunk", "none", 0.0)
+
+
+@pytest.fixture
+def mixed(sources):
+    """Twenty files more: text, a page, another encoding, and some that are skipped."""
+    rng = random.Random(1)
+    for number in range(16):
+        (sources / f"n{number:02}.txt").write_text("".join(rng.choices("0123456789", k=rng.randrange(1, 5 * CHUNK))))
+    (sources / "e.txt").write_bytes(b"")
+    (sources / "k.bin").write_bytes(bytes(range(256)))
+    (sources / "m.html").write_text("<html><body><p>12345<p>678</body></html>")
+    (sources / "r.txt").write_bytes("déjà vu à la mer".encode("cp1252") * 3)
+    (sources / "u.txt").write_bytes(b"12345\xff\xc3\xa9" + "é".encode() * 40)
+    return sources
+
+
+def catalogued(store) -> dict[str, list[tuple]]:
+    """All rows of what a file or a chunk is; the ledger has times in it."""
+    names = ("root", "document", "chunk", "placement", "shard")
+    with sqlite3.connect(store / "catalog.sqlite") as catalogue:
+        return {name: catalogue.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in names}
+
+
+@pytest.mark.parametrize("options", [*MODES.values(), {"split": 0}], ids=str)
+def test_files_read_ahead_leave_what_files_read_in_their_turn_leave(tmp_path, files, mixed, options, monkeypatch):
+    found = {}
+    for largest in (-1, 40, ahead.LARGEST):  # -1: all in their turn
+        monkeypatch.setattr(ahead, "LARGEST", largest)
+        events, store = [], tmp_path / f"s{largest}"
+        summary = ingest(store, files, mixed, events, **options)
+        shards = {
+            str(path.relative_to(store)): path.read_bytes() for path in store.glob("residuals/**/*") if path.is_file()
+        }
+        found[largest] = (vars(summary), events, catalogued(store), shards)
+    assert found[ahead.LARGEST] == found[40] == found[-1]
+    assert found[-1][0]["files"] == 20 and [skip.path for skip in found[-1][0]["skips"]] == ["e.txt", "k.bin", "u.txt"]
+
+
+class Slow:
+    """Takes the place of a chunk writer; `before` is called for each chunk."""
+
+    def __init__(self, before):
+        self.before = before
+
+    def add(self, chunk):
+        self.before(chunk)
+        yield chunk, bytes(len(chunk.ids) // 4 * 64 * 2)
+
+    def flush(self):
+        yield from ()
+
+
+def test_the_next_document_is_tokenised_while_the_forward_runs(tmp_path, files, mixed, monkeypatch):
+    """Each forward waits until the document after the one it works on is cut: in turns it would wait for ever."""
+    cut, real = [], ingest_module.chunk
+    done = threading.Condition()
+
+    def noted(extracted, *args):
+        chunks = real(extracted, *args)
+        with done:
+            cut.append({chunk.ids for chunk in chunks})
+            done.notify_all()
+        return chunks
+
+    def before(chunk):
+        mine = next(number for number, ids in enumerate(cut) if chunk.ids in ids)
+        with done:
+            assert done.wait_for(lambda: len(cut) > min(mine + 1, 19), 20)
+
+    monkeypatch.setattr(ingest_module, "chunk", noted)
+    monkeypatch.setattr(WriteSetup, "make_writer", lambda self: Slow(before))
+    assert ingest(tmp_path / "s", files, mixed).files == 20
+
+
+def readers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("comem-read")]
+
+
+def test_a_failure_of_the_thread_is_raised_when_its_documents_turn_comes(tmp_path, files, mixed, monkeypatch):
+    real, read = ingest_module.chunk, []
+
+    def failing(extracted, *args):
+        read.append(extracted.sha256)
+        if len(read) == 4:  # e and k are skipped: long, m, n00, then this
+            raise MemoryError("the fourth")
+        return real(extracted, *args)
+
+    reference = tmp_path / "reference"
+    ingest(reference, files, mixed)
+    monkeypatch.setattr(ingest_module, "chunk", failing)
+    monkeypatch.setattr(write_queue, "COMMIT_SECONDS", 0.0)
+    events = []
+    with pytest.raises(MemoryError, match="the fourth"):
+        ingest(tmp_path / "s", files, mixed, events, split=0)
+    assert not readers()
+    assert [event["path"] for event in events if event["type"] == "skip"] == ["e.txt", "k.bin"]
+    with StoreReader(tmp_path / "s") as reader:
+        assert [row.name for row in reader.documents()] == ["long.txt", "m.html", "n00.txt"]
+    monkeypatch.setattr(ingest_module, "chunk", real)
+    ingest(tmp_path / "s", files, mixed, split=0)
+    assert sorted(row[2] for row in catalogued(tmp_path / "s")["document"]) == sorted(
+        row[2] for row in catalogued(reference)["document"]
+    )
+
+
+@pytest.mark.parametrize("where", ["forward", "waiting"])
+def test_an_interruption_ends_the_thread_and_a_rerun_completes(tmp_path, files, mixed, where, monkeypatch):
+    """Ctrl-C in the forward, while the thread tokenises, and where the main thread waits for the thread."""
+    reference = tmp_path / "reference"
+    ingest(reference, files, mixed)
+    real = ingest_module.chunk
+    slow, cut = threading.Event(), []
+
+    def slowly(*args):
+        cut.append(1)
+        if len(cut) == 3:
+            slow.set()
+            if where == "waiting":
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        return real(*args)
+
+    def interrupted(self, *args, **kwargs):
+        assert slow.wait(20)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest_module, "chunk", slowly)
+        patched.setattr("comem_cli.store.setup.TOKENS_PER_BATCH", {"cpu": CHUNK})
+        if where == "forward":
+            patched.setattr(SplitModel, "lower", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ingest(tmp_path / "s", files, mixed)
+        assert not readers()
+        assert len(cut) <= 4
+    ingest(tmp_path / "s", files, mixed)
+    assert contents(tmp_path / "s").keys() == contents(reference).keys()
