@@ -29,9 +29,7 @@ def ask(
     ],
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of HOP chunks. Default: until full.")] = None,
     selector: Annotated[str, typer.Option(help="bm25(-iterative), hybrid, dense, attention, recency.")] = _SELECTOR,
     terms: Terms = None,
     budget: Annotated[int | None, typer.Option(help="Most tokens of all chunks, beside --top-k.")] = None,

@@ -28,9 +28,7 @@ def break_even(
     samples: Annotated[int, typer.Option(help="Without --cases: questions made of spans of stored chunks.")] = 2,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of HOP chunks. Default: until full.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of made questions, of the order of runs and of resampling.")] = 0,
     model: options.Model = None,
     device: options.Device = "auto",

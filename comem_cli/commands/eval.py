@@ -36,9 +36,7 @@ def evaluate(
     chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 512,
     top_k: Annotated[int, typer.Option(help="Chunks to select.")] = 12,
     hop: Annotated[int, typer.Option(help="Chunks a later round adds; the first takes the rest.")] = 3,
-    rounds: Annotated[
-        int | None, typer.Option(help="Rounds, of HOP chunks each. Default: until full.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of HOP chunks. Default: until full.")] = None,
     selector: Annotated[str, typer.Option(help="bm25-iterative, bm25 or recency.")] = "bm25-iterative",
     terms: Annotated[str, typer.Option(help="folded words, or tokens as in the paper.")] = "folded",
     max_new_tokens: Annotated[int | None, typer.Option(help="Instead of what the benchmark says.")] = None,
