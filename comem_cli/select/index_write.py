@@ -15,7 +15,7 @@ from pathlib import Path
 
 from comem_cli.errors import ComemError, CorruptStoreError, from_os_error
 from comem_cli.select.index import TERMS_FILE, check_index, open_index, recorded_terms
-from comem_cli.select.lucene_access import damaged, lucene_classes, open_directory, writing
+from comem_cli.select.lucene_access import damaged, lucene_classes, open_directory, writing, writing_classes
 from comem_cli.select.selector import decode_ids
 from comem_cli.select.terms import TOKENS, TermScheme
 
@@ -103,22 +103,22 @@ class _Writer:
     """Writes chunks as one Lucene segment, in the order given; Lucene's commit flushes it to the disk."""
 
     def __init__(self, folder: Path, scheme: TermScheme) -> None:
-        lucene = lucene_classes()
+        lucene, writers = lucene_classes(), writing_classes()
         self._folder = folder
         self._scheme = scheme
         with writing(folder):
-            config = lucene.IndexWriterConfig(lucene.WhitespaceAnalyzer())
+            config = writers.IndexWriterConfig(lucene.WhitespaceAnalyzer())
             config.setRAMBufferSizeMB(WRITE_BUFFER_MB)
-            config.setMergePolicy(lucene.LogDocMergePolicy())  # merges neighbours only, so the order stays
-            counted = lucene.FieldType()
-            counted.setIndexOptions(lucene.IndexOptions.DOCS_AND_FREQS)  # no positions: half the bytes
-            self._contents = lucene.Field("contents", "", counted)
-            self._chunk_id = lucene.StoredField("id", "")
+            config.setMergePolicy(writers.LogDocMergePolicy())  # merges neighbours only, so the order stays
+            counted = writers.FieldType()
+            counted.setIndexOptions(writers.IndexOptions.DOCS_AND_FREQS)  # no positions: half the bytes
+            self._contents = writers.Field("contents", "", counted)
+            self._chunk_id = writers.StoredField("id", "")
             self._document = lucene.Document()
             self._document.add(self._chunk_id)
             self._document.add(self._contents)
             self._directory = open_directory(folder)
-            self._writer = lucene.IndexWriter(self._directory, config)
+            self._writer = writers.IndexWriter(self._directory, config)
 
     def add(self, chunk_id: int, token_ids: bytes) -> None:
         if not token_ids or len(token_ids) % 4:

@@ -17,9 +17,15 @@ from comem_cli.select.jvm import JAVA, start_jvm
 
 
 def lucene_classes() -> Any:
-    """Return the declarations of Lucene's classes, which can be imported only once Java runs."""
+    """Return the declarations of Lucene's classes for searching, which can be imported only once Java runs."""
     start_jvm()
     return importlib.import_module("comem_cli.select.lucene")
+
+
+def writing_classes() -> Any:
+    """Return the declarations of the classes that write and check an index, which a search does without."""
+    start_jvm()
+    return importlib.import_module("comem_cli.select.lucene_writing")
 
 
 def open_directory(path: Path) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import IndexStaleError
-from comem_cli.select.index import Bm25Index, check_index, open_index, recorded_terms
+from comem_cli.select.index import Bm25Index, check_checksums, open_index, recorded_terms
 from comem_cli.select.index_write import build_index, update_index
 from comem_cli.select.selector import decode_ids
 from comem_cli.select.terms import READABLE, TermScheme, recorded_scheme
@@ -153,7 +153,7 @@ def open_store_index(reader: StoreReader) -> Bm25Index:
     Raises: IndexStaleError (15) where there is none, or only one of another generation or of unknown terms.
     """
     path = index_path(reader)
-    check_index(path, checksums_only=True)  # Lucene itself would read a flipped bit as other postings
+    check_checksums(path)  # Lucene itself would read a flipped bit as other postings
     return open_index(path)
 
 
