@@ -95,6 +95,8 @@ def _of_rounds(
 def _cap(selector: IterativeBm25, selected: Sequence[Selected], number: int) -> str:
     if number == max(choice.round for choice in selected) and len(selected) >= selector.top_k:
         return f"the {selector.top_k} chunks of --top-k were full"
+    if number == 1 and selector.first:
+        return f"round 1 takes {selector.first} chunks, and leaves {selector.hop} to later rounds (--hop)"
     return f"round {number} takes {selector.hop} chunks (--hop)"
 
 

@@ -183,3 +183,6 @@ def test_an_explanation_names_shared_terms_rarest_first_and_the_cap_of_each_roun
     assert {match.term for match in told.matches[second]} == {"the", "harbour", "ledger", "lies", "open"}
     assert [over.reason for over in told.passed] == ["round 1 takes 1 chunks (--hop)"] * len(told.passed)
     assert {over.chunk_id for over in told.passed} == {20, 30}
+    shared = IterativeBm25(top_k=3, hop=1, first=2)
+    told = explain(shared, QUESTION, candidates(), shared.select(QUESTION, candidates()), shown=9)
+    assert "round 1 takes 2 chunks, and leaves 1 to later rounds (--hop)" in {over.reason for over in told.passed}
