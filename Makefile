@@ -26,11 +26,6 @@ bench: .venv/installed-test
 	$(COMEM) models pull
 	$(BIN)/python -m dev.bench
 
-# Speed, as ratios of interleaved arms on this machine: the table to stdout, everything to build/bench.json.
-bench: .venv/installed-test
-	$(COMEM) models pull
-	$(BIN)/python -m dev.bench
-
 # The table of model families, measured again.
 families: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families > docs/families.md.new && mv docs/families.md.new docs/families.md

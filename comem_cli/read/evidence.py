@@ -110,9 +110,7 @@ class EvidenceFinder:
         order = reader.chunk_ids_in_order()
         self._rank = {chunk_id: rank for rank, chunk_id in enumerate(order)}
         self._documents = {row.id: row for row in reader.documents()}
-        self._candidates = Candidates(
-            self._index, self._terms, self._order, order, self._asked, self._scheme.common
-        )
+        self._candidates = Candidates(self._index, self._terms, self._order, order, self._asked, self._scheme.common)
 
     def __enter__(self) -> Self:
         return self
