@@ -20,6 +20,7 @@ from comem_cli.errors import ModelError
 from comem_cli.model import embedded
 from comem_cli.model.cache import Progress, build_once, cache_directory, file_sha256, no_progress
 from comem_cli.model.families import ATTENTION, FAMILIES, require_proved, stated
+from comem_cli.model.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -151,18 +152,14 @@ def identity(files: ModelFiles) -> ModelIdentity:
 def tokenizer(files: ModelFiles) -> tokenizers.Tokenizer:
     """Load the tokenizer; call `encode(..., add_special_tokens=False)` on it.
 
-    Truncation and padding are off, and special tokens written in a text are encoded as text.
+    Truncation and padding are off, and special tokens written in a text are encoded as text. One file gives one object
+    as long as it does not change.
     """
-    from tokenizers import Tokenizer
-
+    path = files.tokenizer_file
     try:
-        loaded = Tokenizer.from_file(str(files.tokenizer_file))
+        return read_tokenizer(path, path.stat().st_mtime_ns)
     except Exception as error:  # the library raises Exception itself
-        raise ModelError(f"cannot read {files.tokenizer_file}: {error}", _OTHER_MODEL) from error
-    loaded.no_truncation()
-    loaded.no_padding()
-    loaded.encode_special_tokens = True  # a document that writes out a special token means its text
-    return loaded
+        raise ModelError(f"cannot read {path}: {error}", _OTHER_MODEL) from error
 
 
 def load(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
