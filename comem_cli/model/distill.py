@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from comem_cli.errors import UsageError
 from comem_cli.model import distill_corpus, load, lora
-from comem_cli.model.adapter import RECORD, WEIGHTS, Adapter, Interface, read_adapter, record_of
+from comem_cli.model.adapter import RECORD, Adapter, Interface, read_adapter, record_of
 from comem_cli.model.device import pick
 from comem_cli.model.distill_checkpoint import RunFolder, write_whole
 from comem_cli.model.distill_data import Sampler
@@ -99,8 +98,6 @@ class Distillation:
         lesson = Lesson(load.load(self._files, ranks.device, dtype), self.identity, options)
         weights = [parameter for _, parameter in lesson.parameters]
         optimiser = torch.optim.AdamW(weights, lr=options.lr, weight_decay=options.weight_decay, foreach=False)
-        if self._init:
-            lora.load_weights(lesson.forked, load_file(str(self._init.directory / WEIGHTS)))
         start, history = self._resume(lesson, optimiser)
         held = HeldOut(lesson, self._held, options.recipe(held=True), options.eval_packs)
         on_step(start)
@@ -149,9 +146,14 @@ class Distillation:
         return {"step": step + 1, **facts, "lr": rate, "grad_norm": norm, "seconds": round(seconds, 3)}
 
     def _resume(self, lesson: Lesson, optimiser: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
-        """Set weights and moments from the last checkpoint; return the steps done and what was measured."""
+        """Set weights and moments from the last checkpoint; return the steps done and what was measured.
+
+        Without one the weights are those of the adapter to begin with, if there is one.
+        """
         found = self.folder.latest()
         if found is None:
+            if self._init:
+                lora.load_weights(lesson.forked, lora.read_weights(self._init)[1])
             return 0, []
         restore(found, lesson.parameters, optimiser)
         return found.step, list(found.facts["history"])

@@ -126,6 +126,14 @@ def load_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> No
     set_peft_model_state_dict(model, given, adapter_name="default")
 
 
+def read_weights(adapter: Adapter) -> tuple[LoraConfig, dict[str, torch.Tensor]]:
+    """Read what peft stored of an adapter; raises ModelError where it cannot be read."""
+    try:
+        return LoraConfig.from_pretrained(str(adapter.directory)), load_file(str(adapter.directory / WEIGHTS))
+    except Exception as error:  # safetensors and json raise their own
+        raise ModelError(f"cannot read the adapter {adapter.directory}: {error}", f"check its {CONFIG}") from error
+
+
 def adapted(model: PreTrainedModel, adapter: Adapter, *, merge: bool = True, in_place: bool = False) -> PreTrainedModel:
     """Return a fork of `model` that carries an adapter.
 
@@ -134,11 +142,7 @@ def adapted(model: PreTrainedModel, adapter: Adapter, *, merge: bool = True, in_
     instead and takes no memory, and `model` is no stock model after it. Raises ModelError where weights do not fit.
     """
     copied = fork(model)
-    try:
-        config = LoraConfig.from_pretrained(str(adapter.directory))
-        weights = load_file(str(adapter.directory / WEIGHTS))
-    except Exception as error:  # safetensors and json raise their own
-        raise ModelError(f"cannot read the adapter {adapter.directory}: {error}", f"check its {CONFIG}") from error
+    config, weights = read_weights(adapter)
     inject(copied, config)
     load_weights(copied, weights)
     if merge:

@@ -53,8 +53,7 @@ def explain(
     """Explain a selection that `selector` just made of the same query and candidates."""
     matches: dict[int, tuple[Match, ...]] = {}
     asked: Iterable[str] = query.terms
-    rounds = isinstance(selector, IterativeBm25)
-    most = candidates.common * len(candidates.ordered) if rounds else len(candidates.ordered)
+    most = len(candidates.ordered) * (candidates.common if isinstance(selector, IterativeBm25) else 1)
     for number in sorted({choice.round for choice in selected}):
         added = [choice.chunk_id for choice in selected if choice.round == number]
         matches.update((chunk_id, _matches(set(asked), chunk_id, candidates, most)) for chunk_id in added)
