@@ -97,6 +97,13 @@ def bare(example: Example) -> Example:
     return replace(example, documents=(Document(document.name, document.text[start:]),), evidence=spans)
 
 
+def by_chunk(example: Example, corpus: Corpus, tokenizer: Any) -> list[Case]:
+    """Return the one case of an example whose needs are its chunks with evidence, one by one."""
+    (case,) = cases_of([example], corpus, tokenizer)
+    held = sorted(set().union(*(need[0] for need in case.needs)))
+    return [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
+
+
 def attended(example: Example, files: load.ModelFiles, size: int, split: int, ks: Sequence[int]) -> Found:
     """Return what the attention selector finds in a store of one example, with chunks of `size` tokens."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -111,9 +118,7 @@ def attended(example: Example, files: load.ModelFiles, size: int, split: int, ks
         spans = tuple(replace(span, document=name) for span in example.evidence)
         example = replace(example, documents=(Document(name, document.text),), evidence=spans)
         tokenizer = load.tokenizer(files)
-        (case,) = cases_of([example], corpus, tokenizer)
-        held = sorted(set().union(*(need[0] for need in case.needs)))
-        cases = [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
+        cases = by_chunk(example, corpus, tokenizer)
         asker = stack.enter_context(Asker(store, lambda: files, AskOptions().checked(), note=str, warn=str))
         scheme = term_scheme("folded", tokenizer)
         with candidates_of(corpus, scheme) as candidates:
@@ -139,11 +144,9 @@ def apart(
     chunks, evidence = [], []
     for example in examples:
         corpus = corpus_of_documents(example.documents, tokenizer, size)
-        (case,) = cases_of([example], corpus, tokenizer)
-        held = sorted(set().union(*(need[0] for need in case.needs)))
-        cases = [Case(case.question, tuple((frozenset({chunk}),) for chunk in held))]
+        cases = by_chunk(example, corpus, tokenizer)
         chunks.append(len(corpus.chunks))
-        evidence.append(len(held))
+        evidence.append(len(cases[0].needs))
         if split is not None:
             found.setdefault(("attention", "-"), []).append(attended(example, files, size, split, ks))
         for terms in schemes:
@@ -153,7 +156,7 @@ def apart(
                     make = partial(selector_for, name, cases, hop=HOP)
                     (got,) = recall(cases, make, candidates, make_query(scheme, tokenizer), ks)
                     found.setdefault((name, terms), []).append(got)
-                    if TOLD in ks and got.shares[ks.index(TOLD)] < min(1.0, TOLD / len(held)):
+                    if TOLD in ks and got.shares[ks.index(TOLD)] < min(1.0, TOLD / evidence[-1]):
                         print(example.id, name, terms, got.shares, file=sys.stderr, flush=True)
     print(f"\n{task}, chunk {size}: {len(examples)} corpora of {fmean(chunks):.0f} chunks, ", end="")
     print(f"{fmean(evidence):.2f} with evidence ({min(evidence)} to {max(evidence)})")
