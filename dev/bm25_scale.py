@@ -30,10 +30,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from comem_cli.model import load
-from comem_cli.select.bm25 import K1, B, Bm25, IterativeBm25
+from comem_cli.select.bm25 import K1, B, Bm25
+from comem_cli.select.choose import SelectorChoice
 from comem_cli.select.index import open_index
 from comem_cli.select.index_write import build_index, update_index
-from comem_cli.select.selector import Candidates, Query, Selector, decode_ids
+from comem_cli.select.selector import Candidates, Query, Selector
 from comem_cli.select.terms import TermScheme, term_scheme
 
 CHUNK, RUN = 512, 64
@@ -167,17 +168,11 @@ def _lookups(
     tokenizer: Any,
 ) -> None:
     """Print the rows of the lookups in one store."""
-    packed = {number: struct.pack(f"<{len(ids)}I", *ids) for number, ids in enumerate(chunks)}
-    selectors: dict[str, Selector] = {"one-shot": Bm25(12), "iterative": IterativeBm25(12, 4)}
-
-    def terms(key: int) -> list[str]:
-        return scheme.terms(decode_ids(packed[key]))
-
-    def asked(key: int) -> list[str]:
-        return scheme.query_terms(decode_ids(packed[key]))
-
+    packed = [struct.pack(f"<{len(ids)}I", *ids) for ids in chunks]
+    selectors: dict[str, Selector] = {"one-shot": Bm25(12), "iterative": SelectorChoice().build()}
+    before = [b"", *packed]
     seen = {
-        name: Candidates(engine, terms, lambda key: key, range(len(chunks)), asked, scheme.common)
+        name: Candidates.over(engine, scheme, range(len(chunks)), packed.__getitem__, before.__getitem__)
         for name, engine in engines.items()
     }
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}

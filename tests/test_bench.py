@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 def test_every_figure_is_measured(model, tmp_path):
     out = tmp_path / "bench.json"
     line = [sys.executable, "-m", "dev.bench", "read", "decode", "memory", "write", "fetch"]
-    line += ["--splits", "2,3", "--split", "3", "--repeat", "2", "--chunks", "4", "--most-chunks", "1"]
+    line += ["--splits", "2,3", "--split", "3", "--repeat", "2", "--chunks", "4", "--packs", "1"]
     line += ["--widths", "64", "--model", str(model), "--dtype", "fp32", "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)

@@ -12,7 +12,6 @@ k, as ties are settled by document order; only iterative BM25, whose first round
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,6 +75,17 @@ class Corpus:
         )
         return tuple(dict.fromkeys(chunks for chunks in touched if chunks))
 
+    def left(self) -> dict[int, bytes]:
+        """Return the token ids of the chunk before each chunk, at its first place; none at a document's start."""
+        left: dict[int, bytes] = {}
+        for documents in self.spans.values():
+            for document in documents:
+                before = b""
+                for chunk_id, _, _ in document:
+                    left.setdefault(chunk_id, before)
+                    before = self.chunks[chunk_id]
+        return left
+
     def holding(self, answers: Sequence[str], tokenizer: tokenizers.Tokenizer) -> Need:
         """Return each chunk whose text holds one of the answers, case and white space aside, as an alternative."""
         wanted = [_plain(answer) for answer in answers]
@@ -133,21 +143,14 @@ def cases_of(examples: Iterable[Example], corpus: Corpus, tokenizer: tokenizers.
 def candidates_of(corpus: Corpus, scheme: TermScheme) -> Iterator[Candidates]:
     """Index a corpus over the terms of `scheme` in a temporary folder."""
 
-    @functools.cache
-    def terms(chunk_id: int) -> list[str]:
-        return scheme.terms(decode_ids(corpus.chunks[chunk_id]))
-
-    @functools.cache
-    def asked(chunk_id: int) -> list[str]:
-        return scheme.query_terms(decode_ids(corpus.chunks[chunk_id]))
-
     with tempfile.TemporaryDirectory(prefix="comem-recall-") as folder:
         path = Path(folder) / "index"
         build_index(path, corpus.chunks.items(), scheme)
-        ordered = list(corpus.chunks)
-        rank = {chunk_id: number for number, chunk_id in enumerate(ordered)}
+        left = corpus.left()
         with open_index(path) as index:
-            yield Candidates(index, terms, rank.__getitem__, ordered, asked, scheme.common)
+            yield Candidates.over(
+                index, scheme, list(corpus.chunks), corpus.chunks.__getitem__, left.__getitem__
+            )
 
 
 def selector_for(

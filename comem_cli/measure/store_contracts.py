@@ -201,15 +201,7 @@ def selections(
 ) -> list[tuple[Selected, ...]]:
     """Select the default pack for each query's token ids: chunks, scores and rounds."""
     order = reader.chunk_ids_in_order()
-    rank = {chunk_id: number for number, chunk_id in enumerate(order)}
-
-    def terms(chunk_id: int) -> list[str]:
-        return scheme.terms(decode_ids(reader.token_ids(chunk_id)))
-
-    def asked(chunk_id: int) -> list[str]:
-        return scheme.query_terms(decode_ids(reader.token_ids(chunk_id)))
-
-    candidates = Candidates(index, terms, rank.__getitem__, order, asked, scheme.common)
+    candidates = Candidates.over(index, scheme, order, reader.token_ids, reader.ids_before)
     selector = SelectorChoice().build()
     return [selector.select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
 

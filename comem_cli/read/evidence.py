@@ -12,7 +12,7 @@ from comem_cli.errors import IndexStaleError, UsageError
 from comem_cli.model.load import ModelIdentity
 from comem_cli.read.why import selection_json
 from comem_cli.select.explain import explain
-from comem_cli.select.selector import Candidates, Query, Selected, Selector, decode_ids
+from comem_cli.select.selector import Candidates, Query, Selected, Selector
 from comem_cli.select.store_index import index_scheme, open_store_index
 from comem_cli.store.facts import source_changed
 from comem_cli.store.reader import Place, StoreReader
@@ -110,7 +110,9 @@ class EvidenceFinder:
         order = reader.chunk_ids_in_order()
         self._rank = {chunk_id: rank for rank, chunk_id in enumerate(order)}
         self._documents = {row.id: row for row in reader.documents()}
-        self._candidates = Candidates(self._index, self._terms, self._order, order, self._asked, self._scheme.common)
+        self._candidates = Candidates.over(
+            self._index, self._scheme, order, reader.token_ids, reader.ids_before, self._order
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -167,12 +169,6 @@ class EvidenceFinder:
                 f"comem index {self._reader.path}",
             )
         return self._rank[chunk_id]
-
-    def _terms(self, chunk_id: int) -> list[str]:
-        return self._scheme.terms(decode_ids(self._reader.token_ids(chunk_id)))
-
-    def _asked(self, chunk_id: int) -> list[str]:
-        return self._scheme.query_terms(decode_ids(self._reader.token_ids(chunk_id)))
 
     def _beside(self, selected: Sequence[Selected]) -> list[Selected]:
         """Return the chunks that stand up to `neighbours` away from a selected one, in the order of choice."""

@@ -8,9 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
 
 from comem_cli.errors import NoEvidenceError, UsageError
+
+if TYPE_CHECKING:
+    from comem_cli.select.terms import TermScheme
+
+_ID = 4  # bytes of a stored token id
+_KEPT = 256  # chunks whose terms stay in memory, some 50 kB each
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,34 @@ class Candidates:
     asked: Callable[[int], Sequence[str]] | None = None
     common: float = 1.0
 
+    @classmethod
+    def over(
+        cls,
+        index: ScoredIndex,
+        scheme: TermScheme,
+        ordered: Sequence[int],
+        ids: Callable[[int], bytes],
+        before: Callable[[int], bytes],
+        order: Callable[[int], int] | None = None,
+    ) -> Candidates:
+        """Make terms of stored token ids, uint32 little-endian, under the scheme of the index.
+
+        ids: of a chunk; before: of the chunk that stands before it in its document, or none: a chunk asks for its last
+        `scheme.border` tokens, too, as a border may cut a sentence. order: rank of a chunk; by default in `ordered`.
+        """
+
+        @lru_cache(_KEPT)
+        def terms(chunk_id: int) -> Sequence[str]:
+            return scheme.terms(decode_ids(ids(chunk_id)))
+
+        @lru_cache(_KEPT)
+        def asked(chunk_id: int) -> Sequence[str]:
+            border = before(chunk_id)[-_ID * scheme.border :] if scheme.border else b""
+            return scheme.query_terms(decode_ids(border + ids(chunk_id)))
+
+        rank = order or {chunk_id: number for number, chunk_id in enumerate(ordered)}.__getitem__
+        return cls(index, terms, rank, ordered, asked, scheme.common)
+
     def query_terms(self, chunk_ids: Iterable[int]) -> set[str]:
         """Return the distinct terms that chunks ask for: the query of a later round."""
         return {term for chunk_id in chunk_ids for term in (self.asked or self.terms)(chunk_id)}
@@ -112,4 +147,4 @@ def require_positive(**values: int) -> None:
 
 def decode_ids(stored: bytes) -> tuple[int, ...]:
     """Return the token ids of a chunk stored as uint32 little-endian; len(stored) is a multiple of 4."""
-    return struct.unpack(f"<{len(stored) // 4}I", stored)
+    return struct.unpack(f"<{len(stored) // _ID}I", stored)

@@ -66,6 +66,11 @@ class TermScheme(Protocol):
         """Return the share of the chunks above which a term that they hold says nothing, for iterative rounds."""
         ...
 
+    @property
+    def border(self) -> int:
+        """Return how many tokens before a chunk it asks for beside its own, in iterative rounds."""
+        ...
+
     def terms(self, ids: Iterable[int]) -> list[str]:
         """Return the terms of a chunk's ids in order, repeated as they occur; none holds white space."""
         ...
@@ -85,7 +90,8 @@ class TokenTerms:
 
     tokenizer: tokenizers.Tokenizer | None = None
     name: str = "tokens"
-    common: float = 1.0  # the paper asks for every token
+    common: float = 1.0  # the paper asks for every token,
+    border: int = 0  # and for the chunk's own alone
 
     @property
     def identity(self) -> str:
@@ -130,6 +136,7 @@ class FoldedTerms:
     name: str = "folded"
     version: int = 2
     common: float = 0.5  # where the idf of Robertson and Zaragoza (2009), (3.2), turns negative
+    border: int = 16  # a border may cut a sentence between the name and what is said of it
     _pieces: dict[tuple[int, ...], _Piece] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property

@@ -233,6 +233,13 @@ class StoreReader:
         """Return a chunk's token ids, (n,) uint32 little-endian."""
         return self.chunks([chunk_id])[0].ids
 
+    def ids_before(self, chunk_id: int) -> bytes:
+        """Return the token ids of the chunk before this one, at its smallest place; none at a document's start."""
+        place = self.places([chunk_id])[chunk_id][0]
+        at = (place.document_id, place.number - 1)
+        before = self._catalogue.rows(PlacementRow, "WHERE document_id = ? AND number = ?", at)
+        return b"".join(self.token_ids(row.chunk_id) for row in before)
+
     def places(self, chunk_ids: Iterable[int]) -> dict[int, tuple[Place, ...]]:
         """Return every place of each chunk, smallest first; the chunks come in document order of that one."""
         placements = list(self._catalogue.rows_in(PlacementRow, "chunk_id", chunk_ids))

@@ -46,16 +46,20 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="of `read`: fresh processes, pooled")
-    parser.add_argument("--splits", type=lambda text: [int(part) for part in text.split(",")], default=SPLITS)
+    parser.add_argument("--splits", type=_numbers, default=SPLITS)
     parser.add_argument("--split", type=int, default=12, help="of every figure but `read`")
     parser.add_argument("--chunks", type=int, default=16, help="of `write`")
-    parser.add_argument("--most-chunks", type=int, default=12, help="of a pack; the smaller pack has half of them")
-    parser.add_argument("--widths", type=lambda text: [int(part) for part in text.split(",")], default=[576, 4096])
+    parser.add_argument("--packs", type=_numbers, default=[6, 12], help="chunks of each pack of `read`")
+    parser.add_argument("--widths", type=_numbers, default=[576, 4096])
     parser.add_argument("--model")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     return parser.parse_args()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def _machine(options: argparse.Namespace) -> dict[str, Any]:
@@ -83,19 +87,19 @@ def _read(material: Material, options: argparse.Namespace) -> Iterator[Figure]:
 
     if options.processes > 1:
         return read_in_processes(material, options)
-    return read(material, options.splits, options.most_chunks, options.repeat, options.warm)
+    return read(material, options.splits, options.packs, options.repeat, options.warm)
 
 
 def _memory(material: Material, options: argparse.Namespace) -> Iterator[Figure]:
     from dev.bench.read import memory
 
-    return memory(material, options.split, options.most_chunks)
+    return memory(material, options.split, max(options.packs))
 
 
 def _decode(material: Material, options: argparse.Namespace) -> Iterator[Figure]:
     from dev.bench.decode import decode
 
-    return decode(material, options.split, max(1, options.most_chunks // 2), options.repeat)
+    return decode(material, options.split, min(options.packs), options.repeat)
 
 
 def _write(material: Material, options: argparse.Namespace) -> Iterator[Figure]:

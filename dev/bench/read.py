@@ -48,10 +48,10 @@ def read_times(material: Material, splits: list[int], chunks: int, repeat: int, 
     return interleaved({str(split): arm(split) for split in splits}, repeat, warm=warm)
 
 
-def read(material: Material, splits: list[int], most: int, repeat: int, warm: int) -> Iterator[Figure]:
+def read(material: Material, splits: list[int], packs: list[int], repeat: int, warm: int) -> Iterator[Figure]:
     """Yield one figure a pack size and split."""
     layers = material.identity.n_layers
-    for chunks in sorted({max(1, most // 2), most}):
+    for chunks in packs:
         times = read_times(material, [0, *splits], chunks, repeat, warm)
         for split in splits:
             full = layers / (layers - split)
@@ -100,7 +100,7 @@ def read_in_processes(material: Material, options: argparse.Namespace) -> Iterat
             out = Path(folder) / "read.json"
             given = {"--splits": ",".join(map(str, options.splits)), "--repeat": options.repeat, "--warm": options.warm}
             given |= {
-                "--most-chunks": options.most_chunks,
+                "--packs": ",".join(map(str, options.packs)),
                 "--device": options.device,
                 "--dtype": options.dtype,
                 "--out": out,

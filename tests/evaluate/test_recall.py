@@ -10,11 +10,22 @@ import pytest
 from comem_cli.corpus.chunk import chunk
 from comem_cli.corpus.extract import Extracted
 from comem_cli.errors import NoEvidenceError, UsageError
-from comem_cli.evaluate.recall import Case, cases_of, corpus_of_documents, corpus_of_store
+from comem_cli.evaluate.recall import (
+    Case,
+    candidates_of,
+    cases_of,
+    corpus_of_documents,
+    corpus_of_store,
+    make_query,
+    recall,
+)
 from comem_cli.evaluate.recall_cases import read_cases
 from comem_cli.evaluate.recall_run import recall_rows
 from comem_cli.evaluate.task import Document, Example, Span
 from comem_cli.model import load
+from comem_cli.select.bm25 import IterativeBm25
+from comem_cli.select.selector import decode_ids
+from comem_cli.select.terms import FoldedTerms
 from comem_cli.store.reader import StoreReader
 from tests.tiny import tiny_tokenizer
 from tests.tiny_store import make_store
@@ -77,6 +88,21 @@ def test_a_word_that_a_chunk_border_cuts_is_found_by_its_rest():
     case = Case("Uncommonwords, or an uncommonword?", ((frozenset({1}),),))
     rows = recall_rows(corpus, [case], TOKENIZER, selectors=["bm25"], terms=["folded"], ks=[40])
     assert rows[0].recall.value == 1.0
+
+
+def test_a_round_goes_on_from_a_value_whose_name_the_border_cut_off():
+    first = "wait" + " cones" * 20 + " harbour"
+    cut = Document("a.txt", f"{first} dusk at")
+    link = Document("b.txt", "black harbour")
+    corpus = corpus_of_documents([cut, link], TOKENIZER, len(TOKENIZER.encode(first).ids))
+    assert len(corpus.chunks) == 3 and "harbour" not in TOKENIZER.decode(list(decode_ids(corpus.chunks[1])))
+    case = Case("dusk", ((frozenset({1}),), (frozenset({2}),)))
+    for border, found in ((16, 1.0), (0, 0.5)):
+        scheme = FoldedTerms(TOKENIZER, border=border)
+        with candidates_of(corpus, scheme) as candidates:
+            query = make_query(scheme, TOKENIZER)
+            (got,) = recall([case], lambda k: IterativeBm25(k, hop=2), candidates, query, [3])
+        assert got.shares == (found,)
 
 
 def test_unknown_evidence_is_any_chunk_with_an_answer():

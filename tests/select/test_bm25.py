@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -62,6 +63,18 @@ def test_a_later_round_asks_what_its_chunks_ask_for_not_what_they_count() -> Non
     found = IterativeBm25(top_k=12, hop=1, rounds=2).select(ask([1]), seen)
     assert [(s.chunk_id, s.round) for s in found] == [(0, 1), (2, 2)]
     assert seen.query_terms([0, 1]) == {"5", "6"}
+
+
+@pytest.mark.parametrize(("border", "asked"), [(0, {"7", "8"}), (1, {"7", "8", "6"}), (5, {"7", "8", "5", "6"})])
+def test_a_chunk_asks_for_the_last_tokens_before_it_as_well(border: int, asked: set[str]) -> None:
+    ids = {3: struct.pack("<2I", 5, 6), 9: struct.pack("<2I", 7, 8)}
+    before = {3: b"", 9: ids[3]}
+    scheme = replace(TOKENS, border=border)
+    seen = Candidates.over(PlainIndex({}), scheme, [3, 9], ids.__getitem__, before.__getitem__)
+    assert seen.query_terms([9]) == asked
+    assert list(seen.terms(9)) == ["7", "8"]
+    assert seen.query_terms([3]) == {"5", "6"}
+    assert [seen.order(chunk_id) for chunk_id in (3, 9)] == [0, 1]
 
 
 def test_top_k_caps_the_last_round() -> None:

@@ -42,6 +42,12 @@ def test_fetch_fills_one_buffer_in_the_order_asked(store):
         assert reader.fetch([], memoryview(out)) == []
 
 
+def test_the_chunk_before_is_that_of_the_document_at_the_smallest_place(store):
+    with StoreReader(store) as reader:
+        (first, second), (third, fourth) = (reader.document_chunks(row.id) for row in reader.documents())
+        assert [reader.ids_before(row.id) for row in (first, second, third, fourth)] == [b"", first.ids, b"", third.ids]
+
+
 def test_short_reads_and_many_buffers_are_completed(store, monkeypatch):
     real = os.preadv
     monkeypatch.setattr(fetch, "_MAX_BLOCKS", 1)
