@@ -148,9 +148,7 @@ def candidates_of(corpus: Corpus, scheme: TermScheme) -> Iterator[Candidates]:
         build_index(path, corpus.chunks.items(), scheme)
         left = corpus.left()
         with open_index(path) as index:
-            yield Candidates.over(
-                index, scheme, list(corpus.chunks), corpus.chunks.__getitem__, left.__getitem__
-            )
+            yield Candidates.over(index, scheme, list(corpus.chunks), corpus.chunks.__getitem__, left.__getitem__)
 
 
 def selector_for(

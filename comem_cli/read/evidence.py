@@ -12,6 +12,7 @@ from comem_cli.errors import IndexStaleError, UsageError
 from comem_cli.model.load import ModelIdentity
 from comem_cli.read.why import selection_json
 from comem_cli.select.explain import explain
+from comem_cli.select.index import Bm25Index
 from comem_cli.select.selector import Candidates, Query, Selected, Selector
 from comem_cli.select.store_index import index_scheme, open_store_index
 from comem_cli.store.facts import source_changed
@@ -100,13 +101,15 @@ class EvidenceFinder:
         tokenizer: tokenizers.Tokenizer,
         selector: Selector,
         extent: Extent = WHOLE,
+        index: Bm25Index | None = None,
     ) -> None:
+        """Take over the snapshot's index where it is open already; raises as `open_store_index`."""
         self._reader = reader
         self._tokenizer = tokenizer
         self._selector = selector
         self._extent = extent
         self._scheme = index_scheme(reader, tokenizer)
-        self._index = open_store_index(reader)
+        self._index = index or open_store_index(reader)
         order = reader.chunk_ids_in_order()
         self._rank = {chunk_id: rank for rank, chunk_id in enumerate(order)}
         self._documents = {row.id: row for row in reader.documents()}

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import IndexStaleError
 from comem_cli.select.index import Bm25Index, check_checksums, open_index, recorded_terms
 from comem_cli.select.index_write import build_index, update_index
+from comem_cli.select.jvm import in_background
 from comem_cli.select.selector import decode_ids
 from comem_cli.select.terms import READABLE, TermScheme, recorded_scheme
 from comem_cli.select.vectors import VECTORS_PREFIX, build_vectors, vectors_content
@@ -152,7 +155,18 @@ def open_store_index(reader: StoreReader) -> Bm25Index:
 
     Raises: IndexStaleError (15) where there is none, or only one of another generation or of unknown terms.
     """
-    path = index_path(reader)
+    return _opened(index_path(reader))
+
+
+def opening_index(reader: StoreReader, terms: str | None = None) -> Future[Bm25Index]:
+    """Begin to start Java and open the matching index on a thread of its own, beside other work; return its future.
+
+    Raises IndexStaleError (15) as `index_path`, and as `open_store_index` from the future.
+    """
+    return in_background(partial(_opened, index_path(reader, terms)))
+
+
+def _opened(path: Path) -> Bm25Index:
     check_checksums(path)  # Lucene itself would read a flipped bit as other postings
     return open_index(path)
 

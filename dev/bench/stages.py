@@ -1,7 +1,8 @@
 """Where the time of one `comem ask` goes: `python -m dev.bench.stages STORE QUESTION` prints ms by stage as JSON.
 
 The steps of the command in one fresh process, in its order. `imports` is what Python itself, torch, Transformers and
-comem take until the store is opened; `rest` what no other stage names.
+comem take, in which Java starts beside them; `open` the rest until store and index are open; `rest` what no other stage
+names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -63,20 +64,23 @@ def main() -> None:
         stamps[name] = stamps.get(name, 0.0) + (now - last) * 1e3
         last = now
 
-    import torch  # noqa: F401
-    import transformers  # noqa: F401
-
     from comem_cli.model import load
+    from comem_cli.read import ask
     from comem_cli.read.ask import Asker, AskOptions
-    from comem_cli.read.session import Session  # noqa: F401
 
+    def imported(work: Callable[[], None] = ask.import_session) -> None:
+        stamp("open")
+        work()
+        stamp("imports")
+
+    ask.import_session = imported
     stamp("imports")
     spec = sys.argv[3] if len(sys.argv) > 3 else None
     options = AskOptions(max_new_tokens=16).checked()
     with Asker(Path(sys.argv[1]), lambda: load.resolve(spec), options, note=_quiet, warn=_quiet) as asker:
         stamp("open")
         prepared = (sys.argv[2], *asker.prepare(sys.argv[2]))
-        stamp("select, Java")
+        stamp("select")
         asker.session  # noqa: B018
         stamp("load")
         (asked,) = asker.ask_together([prepared])
