@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from comem_cli.errors import NoEvidenceError
 from comem_cli.measure.contracts import stock_generate
 from comem_cli.model.modes import make_mode
 from comem_cli.model.shapes import Pending, shapes_from_json
@@ -199,11 +200,21 @@ def score_error(
 def selections(
     reader: StoreReader, index: ScoredIndex, queries: Sequence[Collection[int]], scheme: TermScheme = TOKENS
 ) -> list[tuple[Selected, ...]]:
-    """Select the default pack for each query's token ids: chunks, scores and rounds."""
+    """Select the default pack for each query's token ids: chunks, scores and rounds; none where no chunk matches.
+
+    A span of a finely cut chunk may hold nothing but the middle of a word, which is no term of any chunk.
+    """
     order = reader.chunk_ids_in_order()
     candidates = Candidates.over(index, scheme, order, reader.token_ids, reader.ids_before)
     selector = SelectorChoice().build()
-    return [selector.select(Query("", tuple(scheme.query_terms(query))), candidates) for query in queries]
+
+    def select(query: Collection[int]) -> tuple[Selected, ...]:
+        try:
+            return selector.select(Query("", tuple(scheme.query_terms(query))), candidates)
+        except NoEvidenceError:
+            return ()
+
+    return [select(query) for query in queries]
 
 
 @contextmanager

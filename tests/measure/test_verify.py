@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comem_cli.errors import NoStoreError, UsageError
+from comem_cli.measure import store_contracts
 from comem_cli.measure.verify import Result, VerifyOptions, verify
 from comem_cli.store.reader import StoreReader
 from tests.tiny import FAMILIES
@@ -97,6 +98,14 @@ def test_the_index_of_another_store_fails_selection_alone(written, tmp_path):
     swap_index(store, other)
     results = run(store)
     assert failed(results) == ["selection"]
+
+
+def test_a_query_that_no_chunk_matches_is_agreed_on(written, monkeypatch):
+    made = store_contracts.made_queries
+    monkeypatch.setattr(store_contracts, "made_queries", lambda *given: [*made(*given), (999_999,)])
+    results = run(written)
+    assert failed(results) == []
+    assert 0 < results["selection"].measured <= 1e-5
 
 
 def test_an_index_that_lacks_the_last_chunk_fails_selection(written, tmp_path):
