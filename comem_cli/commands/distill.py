@@ -31,6 +31,7 @@ def distill(
     max_chunks: Annotated[int, typer.Option(help="Most chunks a pack.")] = 12,
     parts: Annotated[int, typer.Option(help="Most query parts that one reading of a pack is asked for.")] = 6,
     grow: Annotated[int, typer.Option(help="Short packs first: samples over which packs grow to --length.")] = 0,
+    visits: Annotated[int, typer.Option(help="Times to learn from each sample: the teacher reads it once.")] = 1,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-4,
     rank: Annotated[int, typer.Option(help="Rank of the LoRA weights.")] = 32,
     alpha: Annotated[int, typer.Option(help="Scale of the LoRA weights: alpha / rank.")] = 64,

@@ -1,9 +1,9 @@
 """Train an adapter by self-distillation: one command that goes on where it was stopped.
 
 AdamW on fp32 LoRA weights; linear warm-up, then a cosine to zero; gradients added up over the samples of a step (and
-over processes) and clipped. Step s takes samples s * batch .. s * batch + batch - 1, each a function of the seed and
-its number, so a run killed at any moment and resumed ends with the weights of an undisturbed one. The paper's §4,
-Self-distillation, and Table 28.
+over processes) and clipped. Step s takes the samples at places s * batch .. s * batch + batch - 1, each a function of
+the seed and its number, so a run killed at any moment and resumed ends with the weights of an undisturbed one. The
+paper's §4, Self-distillation, and Table 28.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Distillation:
         for group in optimiser.param_groups:
             group["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
-        numbers = [step * options.batch + at for at in ranks.share(options.batch)]
+        numbers = [options.sample_at(step * options.batch + at) for at in ranks.share(options.batch)]
         sums: dict[str, list[float]] = {name: [0.0, 0.0] for name in _FIGURES}
         for at in range(0, len(numbers), options.micro):
             part = [(number, self._sampler.sample(options.seed, number)) for number in numbers[at : at + options.micro]]

@@ -9,7 +9,7 @@ the stock upper half (the paper's Table 15).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from comem_cli.model import distill_step as step
 from comem_cli.model import lora
-from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_options import POOL, DistillOptions
 from comem_cli.model.distill_pack import Pack, PackMaker, Parts
 from comem_cli.model.distill_read import say
 from comem_cli.model.distill_sample import Sample
@@ -28,6 +28,16 @@ from comem_cli.model.modes import DocumentMode, make_mode
 from comem_cli.model.split import SplitModel
 
 Figures = dict[str, tuple[float, int]]  # name -> sum and count
+
+
+@dataclass(frozen=True)
+class Taught:
+    """Hold samples as the student reads them, and what the teacher says at their weighted places."""
+
+    packs: list[Pack]
+    parts: list[Parts]
+    in_packs: step.Target
+    in_parts: step.Target
 
 
 class Lesson:
@@ -44,6 +54,7 @@ class Lesson:
         self.teacher = SplitModel(model, 0)
         self.frozen = SplitModel(model, options.split)
         self.student = SplitModel(self.forked, options.split)
+        self._memory: dict[tuple[int, ...], Taught] = {}
         self._mode = make_mode(options.mode, options.overlap, identity.window)
         writer = self.student if writes else self.frozen
         self.maker = PackMaker(writer, self.frozen, self._mode, options, identity.bos_id)
@@ -52,19 +63,17 @@ class Lesson:
 
     def loss(self, samples: Sequence[tuple[int, Sample]]) -> tuple[torch.Tensor, Figures]:
         """Return the summed loss of (number, sample) pairs, with gradients, and sums and counts for the log."""
-        with step.mixed_precision(self.forked):
-            packs = self.maker.packs(samples)
-        seen, parts, answered = self.taught(packs)
-        top_k, figures = self.options.top_k, Figures()
+        taught, figures = self._prepared(samples), Figures()
+        packs, parts = taught.packs, taught.parts
         with step.mixed_precision(self.forked):
             total = torch.zeros((), device=self.student.device)
             if self.options.kind == "write":
                 packs, total = self._rewritten(packs)
                 figures["error"] = (float(total.detach()), len(packs))
             ours, state = step.pack_logits(self.student, packs)
-            in_pack = step.divergence(step.target_of(seen, top_k), ours)
+            in_pack = step.divergence(taught.in_packs, ours)
             said = step.part_logits(self.student, state, parts)
-            in_parts = step.divergence(step.target_of(answered, top_k), said)
+            in_parts = step.divergence(taught.in_parts, said)
         tokens = step.true_tokens(parts)
         mixed = step.with_gold(in_parts, said, tokens, self.options.gold)
         total = total + (in_pack * step.weights_of(packs)).sum() + (mixed * step.weights_of(parts)).sum()
@@ -72,6 +81,22 @@ class Lesson:
         for name, each in (("kl_pack", in_pack), ("kl_query", in_parts), ("kl_copied", copied)):
             figures[name] = (float(each.detach().sum()), len(each))
         return total, figures
+
+    def _prepared(self, samples: Sequence[tuple[int, Sample]]) -> Taught:
+        """Write samples and let the teacher read them, or remember it from an earlier visit in this process."""
+        numbers = tuple(number for number, _ in samples)
+        if numbers in self._memory:
+            return self._memory[numbers]
+        with step.mixed_precision(self.forked):
+            packs = self.maker.packs(samples)
+        seen, parts, answered = self.taught(packs)
+        outcomes = self.options.outcomes
+        taught = Taught(packs, parts, step.target_of(seen, outcomes), step.target_of(answered, outcomes))
+        if self.options.visits > 1:
+            block = numbers[0] // POOL
+            self._memory = {key: held for key, held in self._memory.items() if key[0] // POOL == block}
+            self._memory[numbers] = taught
+        return taught
 
     @torch.no_grad()
     def taught(self, packs: Sequence[Pack]) -> tuple[torch.Tensor, list[Parts], torch.Tensor]:

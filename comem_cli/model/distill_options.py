@@ -17,6 +17,8 @@ from comem_cli.model.modes import make_mode
 
 MIX = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1"
 KINDS = ("suffix", "write")
+POOL = 64  # samples that are learned from again before the next ones come
+KEPT = 256  # of the teacher's best tokens at a position, where its part is kept for later visits
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class DistillOptions:
     split: j. overlap, chunk, length: tokens. steps, warmup, eval_every, checkpoint_every: optimiser steps. batch:
     samples a step, shared out among processes; micro: samples a forward. length: of the longest pack with one query
     part. parts: most query parts a pack; mix: weights by their kind. grow: samples over which packs grow to `length`.
+    visits: times that each sample is learned from; the teacher's part and Write are computed in the first.
     top_k: 0 takes the KL over the whole vocabulary, k over the teacher's k best tokens and the rest as one. gold: share
     of the cross-entropy of the true token at answers that are copied from the pack; 0 is self-distillation alone.
     pack_loss: weight of the mean KL over up to `pack_positions` pack tokens beside that of the query parts;
@@ -51,6 +54,7 @@ class DistillOptions:
     weight_decay: float = 0.0
     clip: float = 1.0
     seed: int = 0
+    visits: int = 1
     top_k: int = 0
     pack_loss: float = 1.0
     pack_positions: int = 256
@@ -82,6 +86,7 @@ class DistillOptions:
             "checkpoint_every",
             "chunk",
             "parts",
+            "visits",
         ):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)} is below 1", "comem distill --help")
@@ -107,6 +112,16 @@ class DistillOptions:
         make_mode(mode, self.overlap, model.window)
         self.recipe()
         return replace(self, mode=mode)
+
+    def sample_at(self, place: int) -> int:
+        """Return the number of the sample at a place of the run, from 0: `POOL` samples, `visits` times, the next."""
+        block, at = divmod(place, POOL * self.visits)
+        return block * POOL + at % POOL
+
+    @property
+    def outcomes(self) -> int:
+        """Return how many of the teacher's best tokens the KL is taken over, 0 for all: all are too many to keep."""
+        return self.top_k or (KEPT if self.visits > 1 else 0)
 
     def recipe(self, *, held: bool = False) -> Recipe:
         """Return what samples to draw; held: to measure on, in held-out phrasings."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from comem_cli.errors import FingerprintError, LockedError, UsageError
-from comem_cli.model import load
+from comem_cli.model import distill_lesson, distill_options, load
 from comem_cli.model.adapter import read_adapter
 from comem_cli.model.distill import Distillation, schedule
 from comem_cli.model.distill_checkpoint import RunFolder
@@ -193,6 +193,31 @@ def test_several_samples_in_one_forward_give_the_sum_of_their_losses(lesson, fil
         assert together == pytest.approx(sum(float(lesson.loss([sample])[0]) for sample in samples), rel=1e-4)
 
 
+def test_samples_are_visited_again_before_the_next_block(monkeypatch):
+    monkeypatch.setattr(distill_options, "POOL", 3)
+    assert [DistillOptions(split=2).sample_at(place) for place in range(7)] == [0, 1, 2, 3, 4, 5, 6]
+    twice = DistillOptions(split=2, visits=2)
+    assert [twice.sample_at(place) for place in range(14)] == [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]
+    assert (twice.outcomes, DistillOptions(split=2).outcomes) == (distill_options.KEPT, 0)
+
+
+def test_the_teacher_reads_a_sample_once_for_all_visits(files, monkeypatch):
+    monkeypatch.setattr(distill_lesson, "POOL", 2)
+    identity = load.identity(files)
+    model = load.load(files, torch.device("cpu"), torch.float32)
+    once, twice = (
+        Lesson(model, identity, DistillOptions(**{**SMALL.to_dict(), "top_k": 16, "visits": visits}).checked(identity))
+        for visits in (1, 2)
+    )
+    taught: list[int] = []
+    read = twice.taught
+    monkeypatch.setattr(twice, "taught", lambda packs: taught.append(len(packs)) or read(packs))
+    samples = samples_of(twice, files, 4)
+    losses = [float(twice.loss([samples[at]])[0].detach()) for at in (0, 1, 0, 1, 2, 3, 2)]
+    assert taught == [1, 1, 1, 1]
+    assert losses == [float(once.loss([samples[at]])[0].detach()) for at in (0, 1, 0, 1, 2, 3, 2)]
+
+
 def test_held_out_figures_are_those_of_stock_logits(lesson, files):
     packs = lesson.maker.packs(samples_of(lesson, files, 2), every=True)
     ours, theirs, taxes = [], [], []
@@ -322,9 +347,17 @@ def test_a_write_adapter_brings_chunks_nearer_to_document_context(files, corpus,
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"split": 4}, {"kind": "odd"}, {"kind": "write", "split": 0}, {"steps": 0}, {"lr": 0.0}, {"length": 9999}),
+        *(
+            {"split": 4},
+            {"kind": "odd"},
+            {"kind": "write", "split": 0},
+            {"steps": 0},
+            {"visits": 0},
+            {"lr": 0.0},
+            {"length": 9999},
+        ),
         *({"mix": "odd=1"}, {"mix": "fact"}, {"mix": "fact=0"}, {"length": 100}, {"mode": "odd"}, {"overlap": -1}),
-        *({"parts": 0}, {"grow": -1}, {"gold": 1.5}),
+        *({"visits": 0}, {"parts": 0}, {"grow": -1}, {"gold": 1.5}),
     ],
 )
 def test_options_out_of_range_are_refused(files, corpus, tmp_path, wrong):

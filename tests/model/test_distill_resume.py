@@ -23,7 +23,7 @@ STEPS = 5
 OPTIONS = DistillOptions(
     split=1, chunk=32, length=260, steps=STEPS, batch=2, rank=2, alpha=4, lr=0.01, warmup=1, device="cpu",
     dtype="fp32", eval_every=2, eval_packs=1, checkpoint_every=2, max_chunks=2, pack_positions=20,
-    mix="continue=1,fact=1,question=1,chain=1,recite=1", parts=3, grow=7, gold=0.3,
+    mix="continue=1,fact=1,question=1,chain=1,recite=1", parts=3, grow=7, gold=0.3, visits=2,
 )  # fmt: skip
 # Runs the job of the files beside it; where told, it kills itself with SIGKILL at a step and a moment.
 JOB = """
@@ -32,7 +32,9 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from comem_cli.model import distill, load
+from comem_cli.model import distill_lesson, distill_options
 from comem_cli.model.distill_options import DistillOptions
+distill_options.POOL = distill_lesson.POOL = 4  # the run passes on to the next block
 folder, out, options, moments = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 def on_step(done):
