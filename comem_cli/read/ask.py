@@ -21,7 +21,7 @@ from comem_cli.read.text import STOP, TEMPLATE, question_object, render
 from comem_cli.select.attention import Scorer
 from comem_cli.select.choose import DEFAULT_SELECTOR, HOP, WITH_VECTORS, SelectorChoice
 from comem_cli.select.selector import Selector
-from comem_cli.select.store_index import opening_index
+from comem_cli.select.store_index import index_path, opening_index
 from comem_cli.select.terms import IDENTITIES
 from comem_cli.select.vectors import open_vectors, vectors_path
 from comem_cli.store.identify import require_model
@@ -171,10 +171,11 @@ class Asker:
             self._identity = load.identity(self._files)
             require_model(self._reader.fingerprint, self._identity)
             self._adapter = choose_adapter(options.adapter, "suffix", self._interface())
-            index = opening_index(self._reader, options.terms)
+            index_path(self._reader, options.terms)
             if options.selector in WITH_VECTORS:
                 vectors_path(self._reader)
             self._tokenizer = load.tokenizer(self._files)
+            index = opening_index(self._reader, self._tokenizer, options.terms)
             import_session()
             finder = EvidenceFinder(self._reader, self._tokenizer, self._selector(), options.extent(), index.result())
             self._finder = stack.enter_context(finder)

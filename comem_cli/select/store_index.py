@@ -11,11 +11,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comem_cli.errors import IndexStaleError
+from comem_cli.select.bm25 import K1, B
 from comem_cli.select.index import Bm25Index, check_checksums, open_index, recorded_terms
 from comem_cli.select.index_write import build_index, update_index
 from comem_cli.select.jvm import in_background
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from comem_cli.select.encoder import SentenceEncoder
 
+WARM_UPS = 3  # each some ms
 READ_CHUNKS = 256  # rows in memory while an index is updated
 
 
@@ -158,12 +159,23 @@ def open_store_index(reader: StoreReader) -> Bm25Index:
     return _opened(index_path(reader))
 
 
-def opening_index(reader: StoreReader, terms: str | None = None) -> Future[Bm25Index]:
+def opening_index(reader: StoreReader, tokenizer: tokenizers.Tokenizer, terms: str | None = None) -> Future[Bm25Index]:
     """Begin to start Java and open the matching index on a thread of its own, beside other work; return its future.
 
+    There it is searched for the words of a chunk: Java loads and compiles what a search needs with the first ones.
     Raises IndexStaleError (15) as `index_path`, and as `open_store_index` from the future.
     """
-    return in_background(partial(_opened, index_path(reader, terms)))
+    path = index_path(reader, terms)
+    first = next(reader.iter_chunks(), None)
+    words = index_scheme(reader, tokenizer).terms(decode_ids(first.ids)) if first else []
+
+    def opened() -> Bm25Index:
+        index = _opened(path)
+        for common in (1.0, 0.5) * WARM_UPS:  # the two ways to make a query
+            index.search(words, 1, (), K1, B, common)
+        return index
+
+    return in_background(opened)
 
 
 def _opened(path: Path) -> Bm25Index:

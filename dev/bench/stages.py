@@ -1,8 +1,8 @@
 """Where the time of one `comem ask` goes: `python -m dev.bench.stages STORE QUESTION` prints ms by stage as JSON.
 
 The steps of the command in one fresh process, in its order. `imports` is what Python itself, torch, Transformers and
-comem take, in which Java starts beside them; `open` the rest until store and index are open; `rest` what no other stage
-names.
+comem take, while Java starts and opens the index beside them; `open` what comes before them, store and tokenizer;
+`java` the wait for Java after them; `rest` what no other stage names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from statistics import median
 
 from dev.bench.interleave import Figure
 
-BAR_MS = 300.0  # of everything that is neither imports, model load, Read nor decode
+BAR_MS = 300.0  # of everything after the imports that is neither model load, Read nor decode
+MODEL = ("load", "read", "decode")
 
 
 def ask_stages(spec: str | None, split: int, repeat: int) -> Iterator[Figure]:
@@ -38,19 +39,14 @@ def ask_stages(spec: str | None, split: int, repeat: int) -> Iterator[Figure]:
             if turn:  # the first warms the page cache
                 runs.append(json.loads(done.stdout))
     stages = {name: round(median(run[name] for run in runs), 1) for name in runs[0]}
-    apart = [sum(ms for name, ms in run.items() if name not in ("imports", "load", "read", "decode")) for run in runs]
-    apart.sort()
-    quarter = len(apart) // 4
-    yield Figure(
-        "ask beyond imports, load, Read and decode, ms",
-        median(apart),
-        apart[quarter],
-        apart[-1 - quarter],
-        len(apart),
-        BAR_MS,
-        "lower",
-        stages,
-    )
+    for name, left_out, bar in (
+        ("ask after the imports, without load, Read and decode, ms", (*MODEL, "imports", "open"), BAR_MS),
+        ("ask without imports, load, Read and decode, ms", (*MODEL, "imports"), None),
+    ):
+        apart = sorted(sum(ms for stage, ms in run.items() if stage not in left_out) for run in runs)
+        quarter = len(apart) // 4
+        spread = (median(apart), apart[quarter], apart[-1 - quarter])
+        yield Figure(name, *spread, len(apart), bar, "lower", stages)
 
 
 def main() -> None:
@@ -78,7 +74,7 @@ def main() -> None:
     spec = sys.argv[3] if len(sys.argv) > 3 else None
     options = AskOptions(max_new_tokens=16).checked()
     with Asker(Path(sys.argv[1]), lambda: load.resolve(spec), options, note=_quiet, warn=_quiet) as asker:
-        stamp("open")
+        stamp("java")
         prepared = (sys.argv[2], *asker.prepare(sys.argv[2]))
         stamp("select")
         asker.session  # noqa: B018
