@@ -1,6 +1,6 @@
 """Pack a trained adapter for shipping: bf16 weights, its record, and a model card.
 
-    python dev/ship_adapter.py ADAPTER comem_cli/adapters/NAME [--corpus PATH... --audit PATH...] [--licence TEXT]
+    python dev/ship_adapter.py ADAPTER comem_cli/adapters/NAME [--corpus PATH... --audit PATH...] [--measured FILE]
 
 Copies the peft config, rounds the weights to bf16 (half of the bytes) and keeps comem.json with a note of that.
 MODEL_CARD.md is written from the record: what the adapter is for, steps, measurements, data. With --audit it holds the
@@ -43,8 +43,8 @@ def ship(directory: Path, target: Path) -> dict[str, Any]:
     return record
 
 
-def card(name: str, record: dict[str, Any], licence: str, found: Audit | None) -> str:
-    """Write the model card of a record."""
+def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, measured: str = "") -> str:
+    """Write the model card of a record; measured: Markdown with what benchmarks say."""
     fit = record["interface"]
     lora = record["lora"]
     lines = [
@@ -59,19 +59,19 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None) -
         "",
         "## Measured on held-out text",
         "",
-        "| packs of | step | LM tax | agreement | facts copied | replay copies | chains copied | replay copies |",
-        "|---|---|---|---|---|---|---|---|",
+        "| packs of | step | LM tax | agreement | facts copied | replay | chains copied | replay | recited | replay |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for when in ("before", "after"):
         step = record["metrics"][when]
         for count, part in step["packs"].items():
-            copied = [
-                _share(part, f"{kind}_copied{who}") for kind in ("facts", "chains") for who in ("", "_by_teacher")
-            ]
+            kinds = ("facts_copied", "chains_copied", "recited")
+            copied = [_share(part, kind + who) for kind in kinds for who in ("", "_by_teacher")]
             figures = [f"{part['lm_tax']:.4f}", f"{part['agreement']:.1%}", *copied]
             lines.append(f"| {count} chunks | {step['step']} | {' | '.join(figures)} |")
     held = record["held_out"]
     lines += ["", f"Held out ({held['how']}): {', '.join(text['name'] for text in held['documents'])}.", ""]
+    lines += [measured.strip(), ""] if measured else []
     lines += ["## Data", "", "| document | tokens | sha256 |", "|---|---|---|"]
     lines += [f"| {text['name']} | {text['tokens']} | {text['sha256']} |" for text in record["data"]]
     lines += ["", "## 13-gram audit", ""]
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--corpus", type=Path, nargs="+")
     parser.add_argument("--audit", type=Path, nargs="+")
+    parser.add_argument("--measured", type=Path, help="Markdown to put into the card")
     parser.add_argument("--licence", default="Apache-2.0")
     args = parser.parse_args()
     record = ship(args.adapter, args.target)
@@ -115,7 +116,8 @@ def main() -> None:
         if not args.corpus:
             parser.error("--audit needs --corpus")
         found = audited(record, read_corpus(args.corpus), read_corpus(args.audit))
-    (args.target / CARD).write_text(card(args.target.name, record, args.licence, found))
+    measured = args.measured.read_text() if args.measured else ""
+    (args.target / CARD).write_text(card(args.target.name, record, args.licence, found, measured))
     size = sum(path.stat().st_size for path in args.target.iterdir())
     print(f"{args.target}\t{size / 1e6:.2f} MB")
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def ingest(
     sources: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders or files to ingest.")],
     store: Annotated[Path | None, typer.Option(metavar="DIR", help="Store; default stores/NAME of the folder.")] = None,
-    split: Annotated[int | None, typer.Option(help="Layers to run once, 0..L. Default: the store's, else L/3.")] = None,
+    split: Annotated[
+        int | None, typer.Option(help="Layers to run once, 0..L. Default: the store's, or by adapter.")
+    ] = None,
     mode: Annotated[str | None, typer.Option(help="chunk, or document: all before it as context.")] = None,
     overlap: Annotated[int | None, typer.Option(help="Left-context tokens of each chunk. Default: 0.")] = None,
     chunk: Annotated[int | None, typer.Option(help="Tokens a chunk. Default: the store's, else 512.")] = None,

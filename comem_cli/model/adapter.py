@@ -22,6 +22,8 @@ RECORD = "comem.json"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 KINDS = ("suffix", "write")
 FORMAT = 1
+MOST_TAX, LEAST_AGREEMENT = 1.04, 0.92  # LM tax and agreement on held-out packs of what reads near replay
+SAFE = 6  # up to 1/SAFE of the layers a split needs no adapter; deeper, what should be copied is lost (dev/baseline)
 SHIPPED = Path(__file__).parents[1] / "adapters"
 
 
@@ -62,6 +64,16 @@ class Adapter:
     def digest(self) -> str:
         """Hash the weights: sha256 of adapter_model.safetensors, in hex."""
         return file_sha256(self.directory / WEIGHTS)
+
+    @property
+    def near_replay(self) -> bool:
+        """Tell whether its record says that held-out packs of every size are read nearly as replay reads them."""
+        try:
+            packs = self.record["metrics"]["after"]["packs"].values()
+            figures = [(float(pack["lm_tax"]), float(pack["agreement"])) for pack in packs]
+        except (KeyError, TypeError, ValueError, AttributeError):  # not measured so
+            return False
+        return bool(figures) and all(tax <= MOST_TAX and same >= LEAST_AGREEMENT for tax, same in figures)
 
     def to_json(self) -> dict[str, str]:
         """Name the adapter in an answer."""
@@ -130,6 +142,17 @@ def choose_adapter(asked: str | None, kind: str, wanted: Interface) -> Adapter |
         adapter.require(kind, wanted)
         return adapter
     return next((adapter for adapter in installed_adapters() if adapter.fits(kind, wanted)), None)
+
+
+def default_split(model: ModelIdentity, *, chunk: int, mode: str, overlap: int) -> int:
+    """Return the deepest split whose installed adapter fits and reads near replay; without one L // 6, at least 1."""
+    kept = [max(1, model.n_layers // SAFE)]
+    for adapter in installed_adapters():
+        split = adapter.interface.split
+        wanted = Interface.of(model, split=split, chunk=chunk, mode=mode, overlap=overlap)
+        if adapter.near_replay and adapter.fits("suffix", wanted):
+            kept.append(split)
+    return max(kept)
 
 
 def installed_adapters() -> Iterator[Adapter]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from comem_cli.errors import ComemError, IndexStaleError, UsageError
 from comem_cli.model import load
-from comem_cli.model.adapter import Interface, choose_adapter
+from comem_cli.model.adapter import SAFE, Interface, choose_adapter
 from comem_cli.read.evidence import Evidence, EvidenceFinder, Extent, Source, room_for_pack
 from comem_cli.read.layout import ReadVariant
 from comem_cli.read.text import STOP, TEMPLATE, question_object, render
@@ -312,11 +312,13 @@ class Asker:
         elif stored not in ("none", wanted):
             self._warn(f"the store was written in {stored}, this answer is computed in {wanted}")
         split, layers = self._reader.fingerprint.split, self._identity.n_layers
-        if self._options.arm != "replay" and split * 6 > layers and self._adapter is None:
-            self._warn(
-                f"split {split} of {layers} layers without an adapter: "
-                "expect worse answers than replay; compare --arm both"
-            )
+        if (
+            self._options.arm != "replay"
+            and split * SAFE > layers
+            and not (self._adapter and self._adapter.near_replay)
+        ):
+            how = "with an adapter that was not measured near replay" if self._adapter else "without an adapter"
+            self._warn(f"split {split} of {layers} layers {how}: expect worse answers than replay; compare --arm both")
         model = load.load(self._files, *pick(self._options.device, wanted))
         on = self._options.replay_adapter == "on"
         tokenizer, adapter = self._tokenizer, self._adapter if self._options.arm != "replay" or on else None

@@ -1,7 +1,7 @@
 """Settle everything that a Write needs before any file is read: model, mode, fingerprint, device and dtype.
 
-Settings that the user does not give come from the store where it exists, else from the model: split round(L/3), chunks
-of 512 tokens, mode chunk, bf16 residuals.
+Settings that the user does not give come from the store where it exists, else from the model and its adapters: the
+deepest split that reads near replay, chunks of 512 tokens, mode chunk, bf16 residuals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from comem_cli.errors import FingerprintError, NoStoreError, UsageError
 from comem_cli.model import load
-from comem_cli.model.adapter import Interface
+from comem_cli.model.adapter import Interface, default_split
 from comem_cli.model.families import require_proved
 from comem_cli.model.modes import ChunkWriter, make_mode
 from comem_cli.model.shapes import TOKENS_PER_BATCH, shapes_from_json, shapes_to_json
@@ -74,9 +74,10 @@ class WriteSetup:
         self._options = options
         self._picked: tuple[torch.device, torch.dtype] | None = None
         old = self.stored.fingerprint if self.stored else None
-        split = _given(options.split, old.split if old else None, round(self.identity.n_layers / 3))
         chunk = _given(options.chunk, old.chunk if old else None, CHUNK)
         name, overlap = _mode(options, old)
+        default = default_split(self.identity, chunk=chunk, mode=name, overlap=overlap)
+        split = _given(options.split, old.split if old else None, default)
         self._check_ranges(split, chunk, overlap)
         if split == 0 and name != "chunk":
             raise UsageError(

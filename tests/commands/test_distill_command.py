@@ -46,12 +46,16 @@ def test_ask_reads_with_the_adapter_and_names_it(written: World, trained: Path) 
 
 
 def test_an_adapter_in_the_cache_is_found_and_none_leaves_it_out(written: World, trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained, tmp_path / "cache" / "adapters" / "found")
+    found = shutil.copytree(trained, tmp_path / "cache" / "adapters" / "found")
     here = written.with_environment(COMEM_CACHE=str(tmp_path / "cache"))
     ask = ("ask", "stores/docs", QUESTION, "--json", *FAST)
     done = here.run(*ask)
     assert done.json["adapter"]["name"] == "found"
-    assert "warning" not in done.err
+    assert len(done.err.splitlines()) == 1 and "not measured near replay" in done.err
+    record = json.loads((found / "comem.json").read_text())
+    record["metrics"]["after"]["packs"] = {"4": {"lm_tax": 1.04, "agreement": 0.92}}
+    (found / "comem.json").write_text(json.dumps(record))
+    assert here.run(*ask).err == ""
     without = here.run(*ask, "--adapter", "none")
     assert without.json["adapter"] is None
     assert len(without.err.splitlines()) == 1 and "without an adapter" in without.err

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -143,6 +145,35 @@ def test_the_one_that_fits_is_found_in_the_cache(llama, tmp_path, monkeypatch):
     shipped = choose_adapter(None, "suffix", HERE)
     assert shipped is not None and shipped.name == "first"  # what comes with comem is looked at first
     assert shipped.digest == found.digest
+
+
+def test_the_default_split_is_the_deepest_with_an_adapter_near_replay(llama, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(adapters, "SHIPPED", tmp_path / "shipped")
+    model = SimpleNamespace(weights="aa", config="bb", n_layers=30)
+
+    def default(chunk=48):
+        return adapters.default_split(model, chunk=chunk, mode="chunk", overlap=0)
+
+    def add(name, split, *packs, **changed):
+        interface = Interface(**{**asdict(HERE), "split": split, **changed})
+        write_adapter(tmp_path / "shipped" / name, llama, interface)
+        record = tmp_path / "shipped" / name / adapters.RECORD
+        measured = {str(number): {"lm_tax": tax, "agreement": same} for number, (tax, same) in enumerate(packs)}
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"metrics": {"after": {"packs": measured}}}))
+
+    assert default() == 5  # a sixth of the layers
+    add("not-measured", 20)
+    add("poor", 19, (1.0, 0.99), (1.041, 0.99))
+    add("disagrees", 18, (1.0, 0.919))
+    add("other-model", 17, (1.0, 1.0), weights="cc")
+    assert default() == 5
+    add("near", 12, (1.04, 0.92), (1.0, 1.0))
+    add("nearer", 9, (1.0, 1.0))
+    assert default() == 12
+    assert default(chunk=64) == 5
+    model.n_layers = 4
+    assert default(chunk=64) == 1
 
 
 @pytest.mark.parametrize("damage", ["absent", "not json", "other format", "field missing"])

@@ -14,7 +14,7 @@ from dev.ship_adapter import audited, card, ship
 from tests.tiny import tiny_model
 
 HELD = {"how": "named", "documents": [{"name": "held.txt"}]}
-FIGURES = {"lm_tax": 1.25, "agreement": 0.9, "facts_copied": 0.5, "facts_copied_by_teacher": 0.75}
+FIGURES = {"lm_tax": 1.25, "agreement": 0.9, "facts_copied": 0.5, "facts_copied_by_teacher": 0.75, "recited": 0.25}
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,14 @@ def test_the_card_says_what_the_record_and_the_audit_say(trained):
         "# mine",
         "split 1",
         "MIT",
-        "| 4 chunks | 3 | 1.2500 | 90.0% | 50% | 75% |",
+        "| 4 chunks | 3 | 1.2500 | 90.0% | 50% | 75% |  |  | 25% |  |",
         "held.txt",
         "| a.txt | 7 | aa |",
     ):
         assert bit in text, bit
     assert "| e.txt | 40 | 28 | 8 | 0.2857 |" in text
     assert "Not made" in card("mine", record, "MIT", None)
+    assert "\n## On needles\n\n## Data" in card("mine", record, "MIT", None, "## On needles\n")
     with pytest.raises(SystemExit):
         audited(record, corpus[1:], [])
 
