@@ -30,7 +30,8 @@ OPTIONS = (
     "-Xrs",  # SIGINT, SIGTERM, SIGHUP and SIGQUIT stay with Python
     "-Xmx1g",  # an index is memory-mapped, outside the heap
     "-XX:+UseSerialGC",  # no collector threads beside the model's
-    *("-Xms16m", "-Xmn8m", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20"),  # else garbage grows with the corpus
+    *("-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20"),  # else garbage grows with the corpus
+    *("-Xms64m", "-Xmn32m"),  # with 8 MB for what is young a lookup waits as long for the collector as it works
     *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),  # pip has checked the jar: 0.15 s a start
     "-XX:-UsePerfData",  # no file in /tmp
     "-Xlog:disable",  # the machine logs its warnings to stdout otherwise
