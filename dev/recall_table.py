@@ -137,6 +137,8 @@ def apart(
     schemes: Sequence[str],
     ks: Sequence[int],
     split: int | None,
+    selectors: Sequence[str],
+    encoder: SentenceEncoder | None,
 ) -> None:
     """Print the table of a task whose every example is a corpus of its own; split: of `attended`."""
     tokenizer = load.tokenizer(files)
@@ -151,9 +153,10 @@ def apart(
             found.setdefault(("attention", "-"), []).append(attended(example, files, size, split, ks))
         for terms in schemes:
             scheme = term_scheme(terms, tokenizer)
-            with candidates_of(corpus, scheme) as candidates:
-                for name in APART:
-                    make = partial(selector_for, name, cases, hop=HOP)
+            with candidates_of(corpus, scheme) as candidates, TemporaryDirectory() as folder:
+                vectors = vectors_of(corpus, tokenizer, encoder, Path(folder)) if encoder else None
+                for name in selectors:
+                    make = partial(selector_for, name, cases, hop=HOP, vectors=lambda made=vectors: made)
                     (got,) = recall(cases, make, candidates, make_query(scheme, tokenizer), ks)
                     found.setdefault((name, terms), []).append(got)
                     if TOLD in ks and got.shares[ks.index(TOLD)] < min(1.0, TOLD / evidence[-1]):
@@ -182,7 +185,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, action="append")
     parser.add_argument("--n", type=int, default=0)
     parser.add_argument("--terms", action="append", choices=TERMS)
-    parser.add_argument("--selector", action="append", help="of pooled tasks")
+    parser.add_argument("--selector", action="append", help="instead of all that need no model")
     parser.add_argument("--k", type=int, action="append")
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--attention", type=int, metavar="SPLIT")
@@ -193,7 +196,7 @@ def main() -> None:
     tokenizer = load.tokenizer(files)
     context = TaskContext(tokenizer, load.identity(files).tokenizer, given.data, given.n)
     encoder = SentenceEncoder(find_encoder(given.encoder)) if given.encoder else None
-    selectors = given.selector or [*SELECTORS, *(("dense", "hybrid") if encoder else ())]
+    selectors = given.selector or [*(APART if given.apart else SELECTORS), *(("dense", "hybrid") if encoder else ())]
     schemes, ks = given.terms or TERMS, sorted(given.k or KS)
     for task in given.tasks:
         found = cached_cell(task, make_task(task), context).examples
@@ -203,7 +206,7 @@ def main() -> None:
             found = tuple(map(bare, found))
         if given.apart:
             for size in given.chunk or [512]:
-                apart(task, found, files, size, schemes, ks, given.attention)
+                apart(task, found, files, size, schemes, ks, given.attention, selectors, encoder)
             continue
         documents, examples = pooled(found)
         for size in given.chunk or [512]:
