@@ -93,7 +93,7 @@ def _read(material: Material, options: argparse.Namespace) -> Iterator[Figure]:
 def _memory(material: Material, options: argparse.Namespace) -> Iterator[Figure]:
     from dev.bench.read import memory
 
-    return memory(material, options.split, max(options.packs))
+    return memory(material, options.split, max(options.packs), options.repeat)
 
 
 def _decode(material: Material, options: argparse.Namespace) -> Iterator[Figure]:

@@ -60,11 +60,11 @@ def read(material: Material, splits: list[int], packs: list[int], repeat: int, w
             yield ratio(name, times["0"], times[str(split)], bar=round(0.95 * full, 4), facts=facts)
 
 
-def memory(material: Material, split: int, chunks: int) -> Iterator[Figure]:
-    """Yield what a Read adds to the process at its peak, at the split against j = 0, three times each."""
+def memory(material: Material, split: int, chunks: int, repeat: int) -> Iterator[Figure]:
+    """Yield what a Read adds to the process at its peak, at the split against j = 0, `repeat` times each."""
     query, peaks = material.query(), {0: list[float](), split: list[float]()}
     rows = torch.randn(chunks * CHUNK, material.identity.width).to(torch.bfloat16)
-    for _ in range(3):
+    for _ in range(repeat):
         for j in peaks:
             reader = Reader(SplitModel(material.model, j), material.identity.bos_id)
             peaks[j].append(_peak_mib(lambda reader=reader: reader.generate(rows, query, ONE)))
