@@ -23,7 +23,7 @@ def ingest(
     sources: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders or files to ingest.")],
     store: Annotated[Path | None, typer.Option(metavar="DIR", help="Store; default stores/NAME of the folder.")] = None,
     split: Annotated[
-        int | None, typer.Option(help="Layers to run once, 0..L. Default: the store's, or by adapter.")
+        int | None, typer.Option(help="Layers to run once, 0..L. Default: the store's, an adapter's, or L/6.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="chunk, or document: all before it as context.")] = None,
     overlap: Annotated[int | None, typer.Option(help="Left-context tokens of each chunk. Default: 0.")] = None,
