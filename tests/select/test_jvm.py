@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,7 @@ def test_signals_reach_python_and_exit_codes_stay(number: signal.Signals, code: 
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # under nohup it would be ignored in every child
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"

@@ -40,9 +40,9 @@ def setup(store, files, **options) -> WriteSetup:
     return WriteSetup(store, files, WriteOptions(device="cpu", **options))
 
 
-def test_a_new_store_is_written_at_a_third_in_chunks_of_512_without_context(tmp_path, files):
+def test_a_new_store_is_written_at_a_sixth_in_chunks_of_512_without_context(tmp_path, files):
     new = setup(tmp_path / "s", files)
-    assert (new.fingerprint.split, new.fingerprint.chunk) == (2, 512)
+    assert (new.fingerprint.split, new.fingerprint.chunk) == (1, 512)
     assert (new.fingerprint.mode, new.fingerprint.overlap) == ("chunk", 0)
     assert new.mode == ChunkMode()
 
