@@ -175,7 +175,7 @@ class Asker:
             if options.selector in WITH_VECTORS:
                 vectors_path(self._reader)
             self._tokenizer = load.tokenizer(self._files)
-            index = opening_index(self._reader, self._tokenizer, options.terms)
+            index = opening_index(self._reader, self._tokenizer)
             import_session()
             finder = EvidenceFinder(self._reader, self._tokenizer, self._selector(), options.extent(), index.result())
             self._finder = stack.enter_context(finder)

@@ -159,13 +159,13 @@ def open_store_index(reader: StoreReader) -> Bm25Index:
     return _opened(index_path(reader))
 
 
-def opening_index(reader: StoreReader, tokenizer: tokenizers.Tokenizer, terms: str | None = None) -> Future[Bm25Index]:
+def opening_index(reader: StoreReader, tokenizer: tokenizers.Tokenizer) -> Future[Bm25Index]:
     """Begin to start Java and open the matching index on a thread of its own, beside other work; return its future.
 
     There it is searched for the words of a chunk: Java loads and compiles what a search needs with the first ones.
     Raises IndexStaleError (15) as `index_path`, and as `open_store_index` from the future.
     """
-    path = index_path(reader, terms)
+    path = index_path(reader)
     first = next(reader.iter_chunks(), None)
     words = index_scheme(reader, tokenizer).terms(decode_ids(first.ids)) if first else []
 

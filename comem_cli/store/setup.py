@@ -76,8 +76,9 @@ class WriteSetup:
         old = self.stored.fingerprint if self.stored else None
         chunk = _given(options.chunk, old.chunk if old else None, CHUNK)
         name, overlap = _mode(options, old)
-        default = default_split(self.identity, chunk=chunk, mode=name, overlap=overlap)
-        split = _given(options.split, old.split if old else None, default)
+        split = options.split if options.split is not None else old.split if old else None
+        if split is None:
+            split = default_split(self.identity, chunk=chunk, mode=name, overlap=overlap)
         self._check_ranges(split, chunk, overlap)
         if split == 0 and name != "chunk":
             raise UsageError(
