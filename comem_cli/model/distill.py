@@ -27,6 +27,7 @@ from comem_cli.model.distill_data import Sampler
 from comem_cli.model.distill_held import HeldOut
 from comem_cli.model.distill_lesson import Lesson
 from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_sample import RECIPE
 from comem_cli.model.distill_state import restore, snapshot
 from comem_cli.model.ranks import Ranks
 
@@ -162,7 +163,7 @@ class Distillation:
         """Say which run this is: every option, the model, the corpus."""
         model = {"weights": self.identity.weights, "config": self.identity.config, "tokenizer": self.identity.tokenizer}
         begun = {"init": self._init.digest} if self._init else {}
-        return {**self.options.to_dict(), **model, **self._digests(), **begun}
+        return {**self.options.to_dict(), "recipe": RECIPE, **model, **self._digests(), **begun}
 
     def _beginning(self, init: Path) -> Adapter:
         """Read the adapter to begin with; chunks, mode and left context may have been others."""
@@ -204,6 +205,7 @@ class Distillation:
             steps=options.steps,
             seed=options.seed,
             options=options.to_dict(),
+            recipe=RECIPE,
             data=self._data(),
             corpus=self._digests()["corpus"],
             held_out={"how": self._corpus.how, "documents": distill_corpus.facts(self._corpus.held, self._tokenizer)},

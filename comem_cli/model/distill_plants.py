@@ -13,6 +13,7 @@ from comem_cli.model.distill_stretch import Plant
 
 _FACT_TOKENS = 40  # about what a planted line and its share of text need
 MOST_FACTS = 12
+_ALIKE = 0.75  # share of packs whose facts have all one form and one noun, so that each distracts from the others
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Planting:
 def draw_planting(rng: random.Random, *, facts: int, chains: int, tokens: int, held: bool) -> Planting:
     """Draw what a pack of `tokens` tokens that is asked for `facts` facts and `chains` chains holds.
 
-    With facts there are 2 to 12 of them, fewer in a short pack; in half of the packs all have one form and one noun,
-    so that each is a distractor of the others. With chains there is at least one more, of another value.
+    With facts there are 2 to 12 of them, fewer in a short pack; in most packs all have one form and one noun, so that
+    each is a distractor of the others. With chains there is at least one more, of another value.
     """
     things: list[Fact | Chain] = []
     lines: list[Plant] = []
@@ -46,7 +47,7 @@ def draw_planting(rng: random.Random, *, facts: int, chains: int, tokens: int, h
         most = max(facts, 2, min(MOST_FACTS, tokens // _FACT_TOKENS))
         count = rng.randint(max(facts, 2), most)
         statements = phrases.HELD_STATEMENTS if held else phrases.STATEMENTS
-        alike = rng.random() < 0.5
+        alike = rng.random() < _ALIKE
         drawn = draw_facts(rng, count) if alike else draw_mixed(rng, count)
         statement = rng.choice(statements)
         for fact in drawn:

@@ -30,7 +30,8 @@ PLANTED = ("fact", "chain")
 HELD_KINDS = ("fact", "fact", "fact", "fact", "chain", "sentence", "recite")  # of a pack that is measured on
 _MOST = {"continue": 1, "question": 1, "chain": 2}  # parts of a kind in one pack
 QUERY_ROOM = 192  # tokens kept free for one query part
-PARTS_ROOM = 2 * QUERY_ROOM  # tokens of all query parts of a pack
+PARTS_ROOM = 3 * QUERY_ROOM  # tokens of all query parts of a pack
+RECIPE = 2  # goes up when a seed and a number give another sample than before: no run goes on with other data
 LEAST_CHUNK = 48  # tokens
 FIRST_LENGTH = 256  # tokens of the longest pack at the beginning of a growing curriculum
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from comem_cli.errors import FingerprintError
 from comem_cli.model import load
 from comem_cli.model.distill import Distillation
 from comem_cli.model.distill_checkpoint import Checkpoint, RunFolder
 from comem_cli.model.distill_options import DistillOptions
+from comem_cli.model.distill_sample import RECIPE
 from tests.tiny import save_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +125,17 @@ def test_a_later_checkpoint_replaces_the_one_before(tmp_path):
     (tmp_path / "checkpoints" / ".step-0000200.part").mkdir()  # what a killed process leaves
     found = runs.latest()
     assert found is not None and found.step == 100
+
+
+def test_no_run_goes_on_with_the_samples_of_another_recipe(folder, tmp_path):
+    files = load.resolve(str(folder / "tiny"))
+    for earlier in (1, None):  # None: before recipes had numbers
+        out = tmp_path / str(earlier)
+        out.mkdir()
+        run = Distillation([folder / "docs"], files, out, OPTIONS)._run()
+        (out / "run.json").write_text(json.dumps({**run, "recipe": earlier}))
+        with pytest.raises(FingerprintError, match=f"recipe {earlier}, not {RECIPE}"):
+            Distillation([folder / "docs"], files, out, OPTIONS).run(lambda _: None, lambda _: None, lambda: None)
 
 
 def test_an_interruption_leaves_the_last_checkpoint(folder, tmp_path):
