@@ -29,7 +29,7 @@ def distill(
     micro: Annotated[int, typer.Option(help="Samples a forward; more only helps on a GPU.")] = 1,
     length: Annotated[int, typer.Option(help="Longest pack with one query part, in tokens.")] = 2048,
     max_chunks: Annotated[int, typer.Option(help="Most chunks a pack.")] = 12,
-    parts: Annotated[int, typer.Option(help="Most query parts that one reading of a pack is asked for.")] = 6,
+    parts: Annotated[int, typer.Option(help="Most query parts that one reading of a pack is asked for.")] = 12,
     grow: Annotated[int, typer.Option(help="Short packs first: samples over which packs grow to --length.")] = 0,
     visits: Annotated[int, typer.Option(help="Times to learn from each sample: the teacher reads it once.")] = 1,
     lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-4,
@@ -42,13 +42,13 @@ def distill(
     top_k: Annotated[int, typer.Option(help="KL over the teacher's K best tokens; 0: all.")] = 0,
     pack_loss: Annotated[float, typer.Option(help="Weight of the pack's tokens beside the query parts'.")] = 1.0,
     pack_positions: Annotated[int, typer.Option(help="Pack tokens a sample that are learned from.")] = 256,
-    answer_weight: Annotated[float, typer.Option(help="Weight of an answer's tokens among its part's.")] = 4.0,
+    answer_weight: Annotated[float, typer.Option(help="Weight of an answer's tokens among its part's.")] = 10.0,
     gold: Annotated[
         float, typer.Option(help="Share of the true tokens' loss in copied answers; 0: teacher alone.")
     ] = 0.3,
     mix: Annotated[
         str, typer.Option(help="Weights of the kinds of query part.")
-    ] = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1",
+    ] = "continue=1,recite=1.5,fact=8,sentence=1,question=0.1,chain=0.4",
     held_out: Annotated[list[Path] | None, typer.Option(help="Documents to measure on, never to train on.")] = None,
     init: Annotated[Path | None, typer.Option(metavar="ADAPTER", help="Begin with its weights.")] = None,
     eval_every: Annotated[int, typer.Option(help="Measure on held-out packs every N steps.")] = 100,

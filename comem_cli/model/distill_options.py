@@ -15,7 +15,7 @@ from comem_cli.model.distill_sample import Recipe
 from comem_cli.model.load import ModelIdentity
 from comem_cli.model.modes import make_mode
 
-MIX = "continue=2,recite=1,fact=4,sentence=1,question=0.4,chain=1"
+MIX = "continue=1,recite=1.5,fact=8,sentence=1,question=0.1,chain=0.4"
 KINDS = ("suffix", "write")
 POOL = 64  # samples that are learned from again before the next ones come
 KEPT = 256  # of the teacher's best tokens at a position, where its part is kept for later visits
@@ -45,7 +45,7 @@ class DistillOptions:
     micro: int = 1
     length: int = 2048
     max_chunks: int = 12
-    parts: int = 6
+    parts: int = 12
     grow: int = 0
     lr: float = 5e-4
     rank: int = 32
@@ -58,7 +58,7 @@ class DistillOptions:
     top_k: int = 0
     pack_loss: float = 1.0
     pack_positions: int = 256
-    answer_weight: float = 4.0
+    answer_weight: float = 10.0
     gold: float = 0.3
     mix: str = MIX
     eval_every: int = 100
