@@ -159,17 +159,25 @@ def test_the_default_split_is_the_deepest_with_an_adapter_near_replay(llama, tmp
         interface = Interface(**{**asdict(HERE), "split": split, **changed})
         write_adapter(tmp_path / "shipped" / name, llama, interface)
         record = tmp_path / "shipped" / name / adapters.RECORD
-        measured = {str(number): {"lm_tax": tax, "agreement": same} for number, (tax, same) in enumerate(packs)}
+        measured = {
+            str(number): {
+                "lm_tax": tax,
+                **{"recited": recited, "recited_by_teacher": 0.8},
+                **{"facts_copied": facts, "facts_copied_by_teacher": 0.4},
+            }
+            for number, (tax, recited, facts) in enumerate(packs)
+        }
         record.write_text(json.dumps(json.loads(record.read_text()) | {"metrics": {"after": {"packs": measured}}}))
 
     assert default() == 5  # a sixth of the layers
     add("not-measured", 20)
-    add("poor", 19, (1.0, 0.99), (1.041, 0.99))
-    add("disagrees", 18, (1.0, 0.919))
-    add("other-model", 17, (1.0, 1.0), weights="cc")
+    add("poor", 19, (1.0, 0.9, 0.9), (1.041, 0.9, 0.9))
+    add("recites-less", 18, (1.0, 0.75, 0.4))
+    add("copies-less", 18, (1.0, 0.8, 0.37))
+    add("other-model", 17, (1.0, 1.0, 1.0), weights="cc")
     assert default() == 5
-    add("near", 12, (1.04, 0.92), (1.0, 1.0))
-    add("nearer", 9, (1.0, 1.0))
+    add("near", 12, (1.04, 0.761, 0.381), (0.9, 1.0, 1.0))
+    add("nearer", 9, (1.0, 1.0, 1.0))
     assert default() == 12
     assert default(chunk=64) == 5
     model.n_layers = 4
