@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from comem_cli.model import distill_corpus, load, lora
-from comem_cli.model.adapter import RECORD, read_adapter
+from comem_cli.model.adapter import RECORD, Interface, read_adapter
 from comem_cli.model.device import pick
 from comem_cli.model.distill_checkpoint import write_whole
 from comem_cli.model.distill_data import Sampler
@@ -47,6 +47,8 @@ def main() -> None:
     names = {field.name for field in fields(DistillOptions)}
     given = DistillOptions(**{name: value for name, value in record["options"].items() if name in names})
     options = replace(given, length=args.length, seed=args.seed).checked(identity)
+    fit = {name: getattr(options, name) for name in ("split", "chunk", "mode", "overlap")}
+    adapter.require(options.kind, Interface.of(identity, **fit))
     lesson = Lesson(load.load(files, device, dtype), identity, options)
     recipe = options.recipe(held=True)
     held = HeldOut(lesson, Sampler([text.text for text in texts], tokenizer, recipe), recipe, args.packs)
