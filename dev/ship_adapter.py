@@ -1,10 +1,12 @@
 """Pack a trained adapter for shipping: bf16 weights, its record, and a model card.
 
-    python dev/ship_adapter.py ADAPTER comem_cli/adapters/NAME [--corpus PATH... --audit PATH...] [--measured FILE]
+    python dev/ship_adapter.py ADAPTER comem_cli/adapters/NAME [--corpus PATH... --audit PATH...]
+        [--answers RECORDS... --arm SPEC] [--measured FILE]
 
 Copies the peft config, rounds the weights to bf16 (half of the bytes) and keeps comem.json with a note of that.
 MODEL_CARD.md is written from the record: what the adapter is for, steps, measurements, data. With --audit it holds the
 containment of 13-grams of those evaluation texts in the corpus, which must hold the documents of the record.
+With --answers, the records of `comem eval`, comem.json says how the arm SPEC answers beside replay, cell by cell.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from comem_cli.evaluate.comparison import compare, pairs
 from comem_cli.evaluate.containment import Audit, audit, rows
+from comem_cli.evaluate.record_groups import grouped
+from comem_cli.evaluate.records import read_records
 from comem_cli.evaluate.task import Document
 from comem_cli.model.adapter import CONFIG, RECORD, WEIGHTS, read_adapter
 from comem_cli.model.distill_corpus import Text, read_corpus
@@ -28,8 +33,8 @@ from comem_cli.model.distill_corpus import Text, read_corpus
 CARD = "MODEL_CARD.md"
 
 
-def ship(directory: Path, target: Path) -> dict[str, Any]:
-    """Write `target` with the adapter's files, weights rounded to bf16; return its record.
+def ship(directory: Path, target: Path, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Write `target` with the adapter's files, weights rounded to bf16; return its record, with `more` in it.
 
     Raises: UsageError (2) where `directory` is no whole adapter; FileExistsError where `target` is there.
     """
@@ -38,9 +43,31 @@ def ship(directory: Path, target: Path) -> dict[str, Any]:
     weights = {name: weight.to(torch.bfloat16).contiguous() for name, weight in load_file(directory / WEIGHTS).items()}
     save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
     shutil.copyfile(directory / CONFIG, target / CONFIG)
-    record["weights_dtype"] = "bfloat16"
+    record |= {"weights_dtype": "bfloat16", **(more or {})}
     (target / RECORD).write_text(json.dumps(record, indent=1))
     return record
+
+
+def answered(files: Sequence[Path], arm: str) -> list[dict[str, Any]]:
+    """Hold an arm's answers against replay's on the same examples, cell by cell; exits where there are none."""
+    found = []
+    for cohort in grouped([record for path in files for record in read_records(path)], "replay").values():
+        for cell, arms in cohort.items():
+            both = pairs(arms.get(arm, {}), arms.get("replay", {}))
+            if (compared := compare(both)) is None:
+                continue
+            change, split = compared.difference, compared.discordant
+            figures = {
+                "cell": cell,
+                "n": compared.n,
+                "replay": sum(replay.score for _, replay in both) / compared.n,
+                "adapted": sum(mine.score for mine, _ in both) / compared.n,
+                "difference": [change.value, change.low, change.high],
+                "kept": compared.kept,
+                "kept_n": compared.kept_n,
+            }
+            found.append(figures | ({"gained": split.gained, "lost": split.lost, "p": split.p} if split else {}))
+    return found or sys.exit(f"no example was answered both by replay and by {arm}")
 
 
 def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, measured: str = "") -> str:
@@ -71,6 +98,7 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, m
             lines.append(f"| {count} chunks | {step['step']} | {' | '.join(figures)} |")
     held = record["held_out"]
     lines += ["", f"Held out ({held['how']}): {', '.join(text['name'] for text in held['documents'])}.", ""]
+    lines += _answers(record.get("answers", []))
     lines += [measured.strip(), ""] if measured else []
     lines += ["## Data", "", "| document | tokens | sha256 |", "|---|---|---|"]
     lines += [f"| {text['name']} | {text['tokens']} | {text['sha256']} |" for text in record["data"]]
@@ -85,6 +113,29 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, m
         lines += ["", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
         lines += [f"| {' | '.join(row)} |" for row in body]
     return "\n".join(lines) + "\n"
+
+
+def _answers(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Tabulate `answered`: nothing where it was not measured."""
+    if not found:
+        return []
+    lines = [
+        "## Answers beside replay's",
+        "",
+        "Scores 0 to 1 of the same packs (`comem eval`), paired, with a 95 % interval; kept: of what replay has right.",
+        "",
+        "| cell | n | replay | adapted | difference | kept | gained | lost | McNemar's p |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in found:
+        value, low, high = one["difference"]
+        kept = "" if one["kept"] is None else f"{one['kept']:.1%} of {one['kept_n']}"
+        split = [str(one[name]) for name in ("gained", "lost") if name in one] + (
+            [f"{one['p']:.2g}"] if "p" in one else []
+        )
+        figures = [f"{one['replay']:.3f}", f"{one['adapted']:.3f}", f"{value:+.3f} [{low:.3f}, {high:.3f}]", kept]
+        lines.append(f"| {one['cell']} | {one['n']} | {' | '.join(figures + (split or ['', '', '']))} |")
+    return [*lines, ""]
 
 
 def _share(part: dict[str, Any], name: str) -> str:
@@ -107,10 +158,13 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--corpus", type=Path, nargs="+")
     parser.add_argument("--audit", type=Path, nargs="+")
+    parser.add_argument("--answers", type=Path, nargs="+")
+    parser.add_argument("--arm", help="whose answers, as the records name it")
     parser.add_argument("--measured", type=Path, help="Markdown to put into the card")
     parser.add_argument("--licence", default="Apache-2.0")
     args = parser.parse_args()
-    record = ship(args.adapter, args.target)
+    more = {"answers": answered(args.answers, args.arm)} if args.answers else {}
+    record = ship(args.adapter, args.target, more)
     found = None
     if args.audit:
         if not args.corpus:

@@ -22,8 +22,9 @@ RECORD = "comem.json"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 KINDS = ("suffix", "write")
 FORMAT = 1
-# What reads near replay, on held-out packs of every size: LM tax, and the share of what replay copies. Agreement with
-# replay's first choices is no condition: it falls where an adapter copies what replay misses (dev/LOG.md, 2026-12-01).
+# What reads near replay: LM tax on held-out packs of every size, and the share of what replay copies there or has right
+# in a benchmark. Agreement with replay's first choices is no condition: it falls where an adapter copies what replay
+# misses (dev/LOG.md, 2026-12-01).
 MOST_TAX, LEAST_COPIED = 1.04, 0.95
 _COPIED = ("facts_copied", "recited")
 SAFE = 6  # up to 1/SAFE of the layers a split needs no adapter; deeper, what should be copied is lost (dev/baseline)
@@ -70,10 +71,12 @@ class Adapter:
 
     @property
     def near_replay(self) -> bool:
-        """Tell whether its record says that held-out packs of every size are read, and copied from, as by replay."""
+        """Tell whether its record says that it reads packs of every size, copies and answers nearly as replay does."""
         try:
             packs = list(self.record["metrics"]["after"]["packs"].values())
-            return bool(packs) and all(_near(pack) for pack in packs)
+            answers = self.record.get("answers", [])  # of shipped adapters: dev/ship_adapter.py
+            good = all(float(one["adapted"]) >= LEAST_COPIED * float(one["replay"]) for one in answers)
+            return bool(packs) and good and all(_near(pack) for pack in packs)
         except (KeyError, TypeError, ValueError, AttributeError):  # not measured so
             return False
 

@@ -155,7 +155,7 @@ def test_the_default_split_is_the_deepest_with_an_adapter_near_replay(llama, tmp
     def default(chunk=48):
         return adapters.default_split(model, chunk=chunk, mode="chunk", overlap=0)
 
-    def add(name, split, *packs, **changed):
+    def add(name, split, *packs, answers=(), **changed):
         interface = Interface(**{**asdict(HERE), "split": split, **changed})
         write_adapter(tmp_path / "shipped" / name, llama, interface)
         record = tmp_path / "shipped" / name / adapters.RECORD
@@ -167,7 +167,9 @@ def test_the_default_split_is_the_deepest_with_an_adapter_near_replay(llama, tmp
             }
             for number, (tax, recited, facts) in enumerate(packs)
         }
-        record.write_text(json.dumps(json.loads(record.read_text()) | {"metrics": {"after": {"packs": measured}}}))
+        record.write_text(
+            json.dumps(json.loads(record.read_text()) | {"metrics": {"after": {"packs": measured}}, "answers": answers})
+        )
 
     assert default() == 5  # a sixth of the layers
     add("not-measured", 20)
@@ -175,6 +177,8 @@ def test_the_default_split_is_the_deepest_with_an_adapter_near_replay(llama, tmp
     add("recites-less", 18, (1.0, 0.75, 0.4))
     add("copies-less", 18, (1.0, 0.8, 0.37))
     add("other-model", 17, (1.0, 1.0, 1.0), weights="cc")
+    assert default() == 5
+    add("answers-worse", 18, (1.0, 1.0, 1.0), answers=[{"replay": 0.8, "adapted": 0.75}])
     assert default() == 5
     add("near", 12, (1.04, 0.761, 0.381), (0.9, 1.0, 1.0))
     add("nearer", 9, (1.0, 1.0, 1.0))

@@ -7,10 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from comem_cli.errors import UsageError
+from comem_cli.evaluate.records import Record, RecordFile
 from comem_cli.model import lora
 from comem_cli.model.adapter import CONFIG, RECORD, WEIGHTS, Interface, read_adapter, record_of
 from comem_cli.model.distill_corpus import Text
-from dev.ship_adapter import audited, card, ship
+from dev.ship_adapter import answered, audited, card, ship
 from tests.tiny import tiny_model
 
 HELD = {"how": "named", "documents": [{"name": "held.txt"}]}
@@ -37,6 +38,31 @@ def trained(tmp_path_factory):
     record = record_of("suffix", Interface("aa", "bb", 1, 48, "chunk", 0), 4, 8, **facts)
     (folder / RECORD).write_text(json.dumps(record))
     return folder
+
+
+def test_the_record_and_the_card_say_how_it_answers_beside_replay(trained, tmp_path):
+    right = {
+        "replay": (1, 1, 1, 0),
+        "comem:j=1,mode=chunk,adapter=x": (1, 0, 1, 1),
+        "comem:j=1,mode=chunk": (0, 0, 0, 0),
+    }
+    with RecordFile(tmp_path / "a.jsonl") as file:
+        for arm, scores in right.items():
+            for number, score in enumerate(scores):
+                file.add(Record("needles", "d", "c", str(number), "", "", arm, arm, "", float(score), None, None))
+        file.add(Record("alone", "e", "c", "0", "", "", "replay", "replay", "", 1.0, None, None))
+    (found,) = answered([tmp_path / "a.jsonl"], "comem:j=1,mode=chunk,adapter=x")
+    low, high = found["difference"][1:]
+    assert low <= 0 <= high
+    assert found | {"difference": 0} == {
+        "cell": "needles", "n": 4, "replay": 0.75, "adapted": 0.75, "difference": 0, "kept": 2 / 3, "kept_n": 3,
+        "gained": 1, "lost": 1, "p": 1.0,
+    }  # fmt: skip
+    record = ship(trained, tmp_path / "a", {"answers": [found]})
+    assert read_adapter(tmp_path / "a").record["answers"] == record["answers"] == [found]
+    assert "| needles | 4 | 0.750 | 0.750 | +0.000 [" in card("a", record, "Apache-2.0", None)
+    with pytest.raises(SystemExit, match="by nobody"):
+        answered([tmp_path / "a.jsonl"], "nobody")
 
 
 def test_weights_are_rounded_to_bf16_and_the_rest_is_kept(trained, tmp_path):
