@@ -81,8 +81,7 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, m
         f"mode {fit['mode']}, overlap {fit['overlap']}. LoRA of rank {lora['rank']}, alpha {lora['alpha']}. "
         f"Licence: {licence}.",
         "",
-        f"Trained by `comem distill`: {record['steps']} steps of {record['options']['batch']} samples, seed "
-        f"{record['seed']}; every option is in comem.json.",
+        f"Trained by `comem distill`: {'; before that '.join(_runs(record))}. Every option is in comem.json.",
         "",
         "## Measured on held-out text",
         "",
@@ -96,6 +95,9 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, m
             copied = [_share(part, kind + who) for kind in kinds for who in ("", "_by_teacher")]
             figures = [f"{part['lm_tax']:.4f}", f"{part['agreement']:.1%}", *copied]
             lines.append(f"| {count} chunks | {step['step']} | {' | '.join(figures)} |")
+    if again := record.get("measured"):
+        packs = f"{again['packs']} packs of each number of chunks, up to {again['length']:,} tokens with a query part"
+        lines += ["", f"Of {packs}, by dev/measure_adapter.py."]
     held = record["held_out"]
     lines += ["", f"Held out ({held['how']}): {', '.join(text['name'] for text in held['documents'])}.", ""]
     lines += _answers(record.get("answers", []))
@@ -113,6 +115,13 @@ def card(name: str, record: dict[str, Any], licence: str, found: Audit | None, m
         lines += ["", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
         lines += [f"| {' | '.join(row)} |" for row in body]
     return "\n".join(lines) + "\n"
+
+
+def _runs(record: dict[str, Any]) -> list[str]:
+    """Name the run of a record and those that it began with, the last one first."""
+    stopped = f" ({record['stopped']})" if "stopped" in record else ""
+    own = f"{record['steps']} steps of {record['options']['batch']} samples, seed {record['seed']}{stopped}"
+    return [own, *(_runs(record["init"]) if "init" in record else [])]
 
 
 def _answers(found: Sequence[dict[str, Any]]) -> list[str]:
