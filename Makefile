@@ -7,7 +7,7 @@ COMEM := $(BIN)/comem
 
 demo: .venv/installed
 	$(COMEM) models pull
-	$(COMEM) ingest examples/handbook --store stores/handbook --split 6 --mode document
+	$(COMEM) ingest examples/handbook --store stores/handbook
 	$(COMEM) ask stores/handbook --top-k 2 --max-new-tokens 32 --stop '##' \
 	  "At what oxygen level does the monitor in the basement corridor sound?"
 
