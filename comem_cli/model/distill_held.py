@@ -58,7 +58,7 @@ class HeldOut:
         """Return what `compare` finds over all packs, and as "packs" the same by their (highest) number of chunks."""
         ours, theirs = [], []
         for at, (number, sample) in enumerate(self._samples):
-            packs = self._lesson.maker.packs([(number, sample)], every=True)
+            packs = self._lesson.packs([(number, sample)], every=True)
             if at == len(self._teacher):
                 seen, parts, said = self._lesson.taught(packs)
                 self._teacher.append((parts, score(packs[0], parts[0], seen, said)))

@@ -2,8 +2,8 @@
 
 suffix: LoRA on [j:L), loss = KL of the teacher's distributions to those read from written residuals.
 write: LoRA on [0:j) for chunks alone (BOS and query stay with the stock layers), loss = error of a chunk's residuals
-against the same chunk's in document context, ||h - h_doc||^2 / ||h_doc||^2 averaged over tokens, plus that KL through
-the stock upper half (the paper's Table 15).
+against the same chunk's in document context, ||h - h_doc||^2 / max(||h||^2, ||h_doc||^2) averaged over tokens, plus
+that KL through the stock upper half (the paper's Table 15).
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ class Lesson:
         numbers = tuple(number for number, _ in samples)
         if numbers in self._memory:
             return self._memory[numbers]
-        with step.mixed_precision(self.forked):
-            packs = self.maker.packs(samples)
+        packs = self.packs(samples)
         seen, parts, answered = self.taught(packs)
         outcomes = self.options.outcomes
         taught = Taught(packs, parts, step.target_of(seen, outcomes), step.target_of(answered, outcomes))
@@ -97,6 +96,11 @@ class Lesson:
             self._memory = {key: held for key, held in self._memory.items() if key[0] // POOL == block}
             self._memory[numbers] = taught
         return taught
+
+    def packs(self, samples: Sequence[tuple[int, Sample]], *, every: bool = False) -> list[Pack]:
+        """Write the packs of samples as `PackMaker.packs` does: the writer may carry the LoRA weights."""
+        with step.mixed_precision(self.forked):
+            return self.maker.packs(samples, every=every)
 
     @torch.no_grad()
     def taught(self, packs: Sequence[Pack]) -> tuple[torch.Tensor, list[Parts], torch.Tensor]:
@@ -119,7 +123,10 @@ class Lesson:
         total = torch.zeros((), device=self.student.device)
         for pack, wanted in zip(packs, self._oracle.write([pack.sample for pack in packs]), strict=True):
             chunks = self._chunks(pack.sample)
-            error = (chunks.float() - wanted.float()).square().sum(-1) / wanted.float().square().sum(-1).clamp(min=1e-6)
+            ours, theirs = chunks.float(), wanted.float()
+            # The first token of a chunk may become an attention sink, hundreds of times as long as in its document.
+            scale = torch.maximum(ours.detach().square().sum(-1), theirs.square().sum(-1)).clamp(min=1e-6)
+            error = (ours - theirs).square().sum(-1) / scale
             total = total + error.mean()
             done.append(replace(pack, rows=torch.cat([pack.rows[: pack.begin], chunks])))
         return done, total

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from comem_cli.errors import FingerprintError, LockedError, UsageError
 from comem_cli.model import distill_lesson, distill_options, load
@@ -324,6 +325,18 @@ def test_a_run_begins_with_the_weights_of_another_adapter(files, corpus, tmp_pat
 def test_two_processes_do_not_train_into_one_directory(files, corpus, tmp_path):
     with RunFolder(tmp_path / "a").locked(), pytest.raises(LockedError):
         run(files, corpus, tmp_path / "a").run(nothing, nothing, nothing)
+
+
+@pytest.mark.parametrize("kind", ["suffix", "write"])
+def test_weights_of_16_bits_are_trained_on_as_well(files, corpus, tmp_path, kind):
+    """LoRA stays in fp32 there; found when a Write adapter was first trained in bf16."""
+    record = run(files, corpus, tmp_path / kind, kind=kind, dtype="bf16", steps=1, lr=0.01).run(
+        nothing, nothing, nothing
+    )
+    assert record["computed"]["dtype"] == "bfloat16"
+    weights = load_file(str(tmp_path / kind / "adapter_model.safetensors"))
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert any(weight.abs().max() > 0 for name, weight in weights.items() if ".lora_B." in name)
 
 
 def test_a_write_adapter_brings_chunks_nearer_to_document_context(files, corpus, tmp_path):
