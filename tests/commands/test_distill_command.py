@@ -53,7 +53,8 @@ def test_an_adapter_in_the_cache_is_found_and_none_leaves_it_out(written: World,
     assert done.json["adapter"]["name"] == "found"
     assert len(done.err.splitlines()) == 1 and "not measured near replay" in done.err
     record = json.loads((found / "comem.json").read_text())
-    record["metrics"]["after"]["packs"] = {"4": {"lm_tax": 1.04, "agreement": 0.92}}
+    copied = {"facts_copied": 0.5, "facts_copied_by_teacher": 0.5, "recited": 0.8, "recited_by_teacher": 0.8}
+    record["metrics"]["after"]["packs"] = {"4": {"lm_tax": 1.04, **copied}}
     (found / "comem.json").write_text(json.dumps(record))
     assert here.run(*ask).err == ""
     without = here.run(*ask, "--adapter", "none")
