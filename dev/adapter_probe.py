@@ -14,13 +14,13 @@ Name data that the adapter was not trained on.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from comem_cli.measure.inference import mcnemar_exact
 from comem_cli.model import load, lora
 from comem_cli.model.adapter import Interface, choose_adapter
 from comem_cli.model.device import pick
@@ -47,12 +47,6 @@ def exactly(sampler: Sampler, chunks: int, size: int, kind: str, count: int, see
         if len(found) == count:
             return found
     sys.exit(f"the texts are too short for {count} packs of {chunks} chunks")
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """Return the two-sided exact p of McNemar's test."""
-    n, k = only_a + only_b, min(only_a, only_b)
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n)
 
 
 def main() -> None:
@@ -116,7 +110,7 @@ def main() -> None:
             lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
             share = f"{sum(copied[arm])}/{len(pairs)}"
             figures = f"{plain['positions']}\t{plain['lm_tax']:.4f}\t{plain['agreement']:.4f}"
-            print(f"{chunks}\t{arm}\t{figures}\t{share}\t{lost}\t{won}\t{mcnemar(lost, won):.3g}", flush=True)
+            print(f"{chunks}\t{arm}\t{figures}\t{share}\t{lost}\t{won}\t{mcnemar_exact(lost, won):.3g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ def main() -> None:
     after = held.measure()
     print(json.dumps({"after": after}), flush=True)
     record["metrics"] = {"before": {"step": 0, **before}, "after": {"step": record["steps"], **after}}
-    record["measured"] = {"length": args.length, "packs": args.packs, "seed": args.seed, "dtype": str(dtype)[6:]}
+    record["measured"] = {
+        "length": args.length,
+        "packs": args.packs,
+        "seed": args.seed,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
     record["held_out"] = {"how": "named", "documents": distill_corpus.facts(texts, tokenizer)}
     write_whole(args.adapter / RECORD, json.dumps(record, indent=1).encode())
 

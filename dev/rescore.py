@@ -30,14 +30,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--n", type=int, default=100)
-    parser.add_argument("--data", type=Path, default=os.environ.get("COMEM_DATA"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("COMEM_DATA") or None)
     parser.add_argument("--model")
     args = parser.parse_args()
     if args.out.exists():
         sys.exit(f"{args.out} is there already")
     files = load.resolve(args.model)
-    data = Path(args.data) if args.data else None
-    cell = make_task(args.task).cell(TaskContext(load.tokenizer(files), load.identity(files).tokenizer, data, args.n))
+    context = TaskContext(load.tokenizer(files), load.identity(files).tokenizer, args.data, args.n)
+    cell = make_task(args.task).cell(context)
     rule, examples = scorer(args.scorer), {example.id: example for example in cell.examples}
     name = f"{cell.name}:{args.scorer}"
     with RecordFile(args.out) as out:

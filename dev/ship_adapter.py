@@ -139,11 +139,15 @@ def _answers(found: Sequence[dict[str, Any]]) -> list[str]:
     for one in found:
         value, low, high = one["difference"]
         kept = "" if one["kept"] is None else f"{one['kept']:.1%} of {one['kept_n']}"
-        split = [str(one[name]) for name in ("gained", "lost") if name in one] + (
-            [f"{one['p']:.2g}"] if "p" in one else []
-        )
-        figures = [f"{one['replay']:.3f}", f"{one['adapted']:.3f}", f"{value:+.3f} [{low:.3f}, {high:.3f}]", kept]
-        lines.append(f"| {one['cell']} | {one['n']} | {' | '.join(figures + (split or ['', '', '']))} |")
+        split = [str(one.get("gained", "")), str(one.get("lost", "")), f"{one['p']:.2g}" if "p" in one else ""]
+        figures = [
+            f"{one['replay']:.3f}",
+            f"{one['adapted']:.3f}",
+            f"{value:+.3f} [{low:.3f}, {high:.3f}]",
+            kept,
+            *split,
+        ]
+        lines.append(f"| {one['cell']} | {one['n']} | {' | '.join(figures)} |")
     return [*lines, ""]
 
 
